@@ -75,7 +75,7 @@ impl News {
     ///
     /// # Errors
     /// The system's error.
-    pub fn next(&mut self) -> io::Result<Option<u32>> {
+    pub fn wait(&mut self) -> io::Result<Option<u32>> {
         loop {
             match self.socket.recv_from_full() {
                 Ok((message, _)) => {

@@ -115,7 +115,7 @@ pub struct Interface {
     pub policy: Policy,
     /// Policy of the host for it while the gateway runs.
     pub host_policy: Policy,
-    /// What an orderly end of the gateway does to that.
+    /// Its settings after an orderly end of the gateway.
     pub host_policy_on_stop: OnStop,
     /// Flows with a receive queue of their own; `None`: there is no such queue.
     pub lanes: Option<Selectors>,

@@ -46,9 +46,9 @@ fn become_soon(lab: &Lab, expected: &str) -> Result<()> {
     soon(expected, || Ok(settings(lab)? == expected))
 }
 
-/// Kills the gateway, whose process id the files of its keepers have, or one of these.
-fn kill(lab: &Lab, field: u32, file: &str) -> Result<()> {
-    let script = format!("kill -KILL $(cut -d' ' -f{field} /dev/shm/state/*.keeper | {file})");
+/// Kills the gateway or a keeper. The files of keepers have the process ids in these fields.
+fn kill(lab: &Lab, field: u32) -> Result<()> {
+    let script = format!("kill -KILL $(cut -d' ' -f{field} /dev/shm/state/*.keeper | head -n 1)");
     lab.gateway().program("sh").args(["-c", &script]).check().map(drop)
 }
 
@@ -66,14 +66,14 @@ fn policies_of_the_host_end_with_the_gateway_however_it_ends() {
         })?;
         // A keeper that dies is replaced.
         sleep(Duration::from_secs(1));
-        kill(&lab, 2, "head -n 1")?;
+        kill(&lab, 2)?;
         soon("another keeper", || Ok(stateway(&lab).log().contains("another one goes on")))?;
         assert_eq!(settings(&lab)?, BULK);
         stop_cleanly(&mut lab)?;
         assert_eq!(settings(&lab)?, NONE);
         start_again(&mut lab, &spec)?;
         become_soon(&lab, BULK)?;
-        kill(&lab, 1, "head -n 1")?;
+        kill(&lab, 1)?;
         become_soon(&lab, NONE)?;
         assert_eq!(lab.take_stateway().unwrap().finish()?.code, None);
         Ok(())
@@ -92,7 +92,9 @@ fn a_policy_of_the_host_stays_after_an_orderly_end_on_request_and_else_the_next_
         start_again(&mut lab, &keep)?;
         soon("the policy is kept", || Ok(stateway(&lab).log().contains("wan0: bulk is kept")))?;
         soon("the policy is kept", || Ok(stateway(&lab).log().contains("lan0: bulk is kept")))?;
-        kill(&lab, 1, "head -n 1; cut -d' ' -f2 /dev/shm/state/*.keeper")?;
+        let script = "cd /dev/shm/state; keepers=$(cut -d' ' -f2 *.keeper); kill -STOP $keepers; \
+                      kill -KILL $(cut -d' ' -f1 *.keeper | head -n 1); kill -KILL $keepers";
+        lab.gateway().program("sh").args(["-c", script]).check()?;
         assert_eq!(lab.take_stateway().unwrap().finish()?.code, None);
         assert_eq!(settings(&lab)?, BULK);
         start_again(&mut lab, &with_policy("")?)?;
@@ -116,7 +118,7 @@ fn an_upgrade_leaves_the_settings_of_the_host_as_they_are() {
         }
         lab.gateway().write_file("end", b"")?;
         assert_eq!(watching.finish()?.stdout, "ready\nseen: 64000\n");
-        kill(&lab, 1, "head -n 1")?;
+        kill(&lab, 1)?;
         become_soon(&lab, NONE)
     });
 }

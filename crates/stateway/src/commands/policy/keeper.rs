@@ -34,7 +34,7 @@ const MOST_NAMED: usize = 4;
 /// The word of a holder that wants the settings to stay.
 pub const KEEP: &[u8] = b"keep\n";
 
-/// What a keeper tells its holder.
+/// A message of a keeper to its holder.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Word {
@@ -127,7 +127,7 @@ struct Kept {
 /// The result of a search for the device.
 enum Found {
     /// The place of the device among those that were kept, and a session with it.
-    Device(usize, Session),
+    Device(usize, Box<Session>),
     /// Another keeper still has it.
     OfAnother,
     /// It is not here.
@@ -285,7 +285,7 @@ impl<'a> Keeper<'a> {
     fn lease(&mut self, session: Session) -> anyhow::Result<Found> {
         let device = session.device().identity();
         if let Some(at) = self.kept.iter().position(|it| it.device.identity().node == device.node) {
-            return Ok(Found::Device(at, session));
+            return Ok(Found::Device(at, Box::new(session)));
         }
         let Some(lease) = self.store.lease(device, self.args.holder)? else {
             if !self.args.wait {
@@ -297,7 +297,7 @@ impl<'a> Keeper<'a> {
         let device = Device::open(&device.name)?;
         let kept = Kept { device, lease, request: None, by_others: BTreeSet::new() };
         self.kept.push(kept);
-        Ok(Found::Device(self.kept.len() - 1, session))
+        Ok(Found::Device(self.kept.len() - 1, Box::new(session)))
     }
 
     /// Forgets devices that were deleted. Their settings have gone with them.
@@ -395,7 +395,7 @@ fn listen() -> io::Result<Receiver<(Subject, Option<u32>)>> {
         };
         let sender = sender.clone();
         thread::Builder::new().name("news".into()).spawn(move || {
-            while let Ok(of) = news.next()
+            while let Ok(of) = news.wait()
                 && sender.blocking_send((subject, of)).is_ok()
             {}
         })?;
