@@ -19,6 +19,8 @@ use crate::napis::{NapiState, Napis};
 
 /// The kernel's error for a file of a device that is gone: ENODEV.
 const NO_DEVICE: i32 = 19;
+/// Counters of lost packets.
+const LOSSES: [&str; 4] = ["rx_dropped", "rx_missed_errors", "rx_fifo_errors", "tx_dropped"];
 /// Looks for a device that another program renames all the time.
 const MAX_RENAMES: usize = 5;
 
@@ -221,6 +223,22 @@ impl Device {
         self.read_napis(&mut snapshot);
         self.read_coalescing(&mut snapshot);
         Ok(snapshot)
+    }
+
+    /// Packets that the device has received and sent, and those that it has lost.
+    ///
+    /// # Errors
+    /// The system's error, also if the device is gone.
+    pub fn packets(&self) -> io::Result<[u64; 2]> {
+        let sum = |names: &[&str]| {
+            let count = |name: &&str| {
+                let text = text(self.file("statistics").join(name))?;
+                text.parse::<u64>()
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+            };
+            names.iter().map(count).sum::<io::Result<u64>>()
+        };
+        Ok([sum(&["rx_packets", "tx_packets"])?, sum(&LOSSES)?])
     }
 
     /// Number of queues whose names begin so.

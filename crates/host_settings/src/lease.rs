@@ -98,6 +98,31 @@ impl Store {
         Ok(())
     }
 
+    /// The file of a trial of a device.
+    fn trial_path(&self, device: &Identity) -> PathBuf {
+        self.path(device).with_extension("trial")
+    }
+
+    /// Begins a trial, which others can confirm.
+    ///
+    /// # Errors
+    /// [`StoreError`]
+    pub fn begin_trial(&self, device: &Identity) -> Result<(), StoreError> {
+        self.make_directory()?;
+        let path = self.trial_path(device);
+        fs::write(&path, "").map_err(file_error(&path))
+    }
+
+    /// True if a trial goes on that nobody has confirmed.
+    pub fn is_tried(&self, device: &Identity) -> bool {
+        self.trial_path(device).exists()
+    }
+
+    /// Confirms or ends a trial. False if there is none.
+    pub fn confirm_trial(&self, device: &Identity) -> bool {
+        fs::remove_file(self.trial_path(device)).is_ok()
+    }
+
     /// Looks for the keeper of a device.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ mod store;
 pub use device::{Device, DeviceError, Whereabouts, name_of};
 pub use generic_netlink::Refusal;
 pub use lease::{Keeper, Lease};
-pub use machine::boot_id;
+pub use machine::{boot_id, busy_time};
 pub use news::{News, Subject};
 pub use session::{Done, Error, Session};
 pub use store::{DEFAULT_DIRECTORY, Found, Lock, Store, StoreError};

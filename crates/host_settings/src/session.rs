@@ -2,7 +2,7 @@
 
 use netpolicy::{
     Difference, Failure, Host, Journal, LeftAlone, Plan, PlanError, Policy, Request, Setting,
-    Value, carry_out, put_back,
+    Snapshot, Value, carry_out, put_back,
 };
 
 use crate::device::{Device, DeviceError};
@@ -134,6 +134,14 @@ impl Session {
     /// The device.
     pub const fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The device as it is now.
+    ///
+    /// # Errors
+    /// [`DeviceError`]
+    pub fn snapshot(&mut self) -> Result<Snapshot, DeviceError> {
+        self.device.snapshot()
     }
 
     /// The request that applies; one for [`Policy::None`] if there is none.

@@ -140,5 +140,6 @@ mod policy {
     mod host_policies;
     mod lanes;
     mod settings;
+    mod trial;
     mod waiting;
 }

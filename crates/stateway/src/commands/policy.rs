@@ -3,10 +3,14 @@
 mod gateway;
 pub mod hold;
 mod keeper;
+mod probes;
+mod trial;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use host_settings::{DEFAULT_DIRECTORY, Device, DeviceError, Done, Error, Session, Store};
+use host_settings::{DEFAULT_DIRECTORY, Device, DeviceError, Done, Error, Keeper, Session, Store};
 use netpolicy::{Action, Identity, LeftAlone, Plan, Policy, Request, Setting, Value};
 use serde::Serialize;
 use steer::CpuSet;
@@ -34,6 +38,7 @@ Examples:
   stateway policy set lan0 latency       its workers stay awake between packets of lan0
   stateway policy plan eth0 latency      what would change, and why; nothing is written
   stateway policy apply eth0 latency     exactly that
+  stateway policy apply eth0 cpu --trial 60s   only if it is better than before
   stateway policy verify eth0            does it still hold, or has another program written?
   stateway policy rollback eth0          put back what was there
   stateway policy hold eth0 latency      apply it, follow the device, put back at the end
@@ -70,8 +75,20 @@ enum Command {
         /// device stays as it was.
         #[arg(long)]
         skip_refused: bool,
+        /// Measure the device for this time, and again with the policy; then go back unless that is
+        /// better, or confirmed.
+        #[arg(long, value_name = "TIME", value_parser = trial::length, conflicts_with = "json")]
+        trial: Option<Duration>,
+        /// A host behind the device whose echo replies tell the delay in a trial.
+        #[arg(long, value_name = "ADDRESS", requires = "trial")]
+        probe: Option<IpAddr>,
         #[command(flatten)]
         json: Json,
+    },
+    /// Keep a policy that is on trial.
+    Confirm {
+        #[command(flatten)]
+        place: Place,
     },
     /// Bring a device to a policy and keep it there until this command ends; then put everything
     /// back, also if the command is killed.
@@ -188,7 +205,11 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         Command::Show(args) => gateway::show(args, out),
         Command::Set(args) => gateway::set(args, out),
         Command::Plan { wanted, verbose, json } => plan(wanted, *verbose, json, out),
-        Command::Apply { wanted, skip_refused, json } => {
+        Command::Apply { wanted, skip_refused, trial: Some(time), probe, .. } => {
+            trial::run(wanted, *skip_refused, *time, *probe, out)
+        }
+        Command::Confirm { place } => confirm(place),
+        Command::Apply { wanted, skip_refused, json, .. } => {
             apply(&wanted.place, &wanted.request(), *skip_refused, json, out)
         }
         Command::Hold { wanted, skip_refused } => hold_until_stopped(wanted, *skip_refused),
@@ -303,13 +324,24 @@ fn no_policy(device: &str, plan: &Plan) -> String {
     }
 }
 
+fn confirm(place: &Place) -> anyhow::Result<()> {
+    let device = Device::open(&place.device).map_err(|error| usage(error.into()))?;
+    let (store, device) = (place.store(), device.identity());
+    // A trial whose processes have all died has left a file.
+    let is_tried = store.keeper(device)? == Keeper::Works && store.confirm_trial(device);
+    anyhow::ensure!(is_tried, "no policy of {} is on trial", device.name);
+    tell!("{}: confirmed", device.name);
+    Ok(())
+}
+
 fn hold_until_stopped(wanted: &Wanted, skips_refused: bool) -> anyhow::Result<()> {
     let Place { device, state, .. } = &wanted.place;
     let request = wanted.request();
     // A request that can not be met ends here.
     wanted.place.session()?.plan(&request).map_err(usage)?;
     let (device, state) = (device.clone(), state.clone());
-    let asked = hold::Asked { device, state, request, skips_refused, waits: false };
+    let (waits, then) = (false, None);
+    let asked = hold::Asked { device, state, request, skips_refused, waits, then };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = StopSignals::new()?;

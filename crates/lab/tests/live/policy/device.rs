@@ -164,6 +164,25 @@ impl Device {
         Ok(())
     }
 
+    /// Puts a host with the address 192.0.2.2 behind `lan0`.
+    pub fn add_host(&self) -> Result<Self> {
+        let host = Self::none()?;
+        self.namespace.give("far0", &host.namespace)?;
+        self.ip(&["address add 192.0.2.1/24 dev lan0"])?;
+        host.ip(&["address add 192.0.2.2/24 dev far0", "link set far0 up"])?;
+        Ok(host)
+    }
+
+    /// The command of the shell that runs a command in this network namespace from another one.
+    pub fn from_elsewhere(&self, command: &str) -> String {
+        format!("nsenter --net=/proc/{}/ns/net {command}", self.namespace.resident())
+    }
+
+    /// `stateway policy` with these words, in which a command of the shell runs before the first write.
+    pub fn policy_after(&self, command: &str, words: &[&str]) -> Result<Program> {
+        Ok(self.policy(words)?.env(STEP, "0").env(COMMAND, command))
+    }
+
     /// Runs a command of the shell.
     pub fn shell(&self, command: &str) -> Result<()> {
         self.namespace.program("sh").args(["-c", command]).check().map(drop)

@@ -33,6 +33,8 @@ pub struct Asked {
     pub skips_refused: bool,
     /// Waits for the end of another holder.
     pub waits: bool,
+    /// The policy that applies at the end, if everything is not to go back.
+    pub then: Option<Request>,
 }
 
 /// The settings after an orderly end.
@@ -131,10 +133,13 @@ struct Keeper {
 
 impl Keeper {
     fn start(asked: &Asked, former: &[u64]) -> anyhow::Result<Self> {
-        let Asked { device, state, request, skips_refused, waits } = asked;
+        let Asked { device, state, request, skips_refused, waits, then } = asked;
         let mut command = Command::new(THIS_PROGRAM);
         command.arg0("stateway").args(["policy", "keeper", device]);
         command.arg(serde_json::to_string(request)?).arg("--state").arg(state);
+        if let Some(then) = then {
+            command.arg("--then").arg(serde_json::to_string(then)?);
+        }
         command.args(["--holder", &std::process::id().to_string()]);
         command.args(skips_refused.then_some("--skip-refused"));
         command.args(waits.then_some("--wait"));

@@ -53,6 +53,9 @@ pub struct Args {
     /// The request, as JSON.
     #[arg(value_parser = request)]
     request: Request,
+    /// The request that applies at the end, as JSON. Default: none, so that everything goes back.
+    #[arg(long, value_parser = request)]
+    then: Option<Request>,
     /// Directory of the journals.
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
@@ -158,16 +161,11 @@ impl<'a> Keeper<'a> {
     async fn keep(&mut self, orders: &pipe::Receiver) -> anyhow::Result<Order> {
         // News that come during the first look lead to a second one.
         let mut news = listen()?;
-        let first = async {
-            while !self.look(&BTreeSet::new())? {
-                sleep(LEASE_PAUSE).await;
+        while !self.look(&BTreeSet::new())? {
+            tokio::select! {
+                order = ordered(orders) => return Ok(order),
+                () = sleep(LEASE_PAUSE) => {}
             }
-            anyhow::Ok(())
-        };
-        tokio::select! {
-            biased;
-            order = ordered(orders) => return Ok(order),
-            looked = first => looked?,
         }
         let mut due = Instant::now() + LOOK_AGAIN;
         let mut subjects = BTreeSet::new();
@@ -342,9 +340,15 @@ impl<'a> Keeper<'a> {
                 self.store.path(device).display()
             );
         };
-        let done = session.apply(&Request::new(Policy::None), false)?;
+        let none = Request::new(Policy::None);
+        let then = self.args.then.as_ref().unwrap_or(&none);
+        let done = session.apply(then, false)?;
         anyhow::ensure!(done.failures.is_empty(), "{}", Error::list(&done.failures));
         let name = &session.device().identity().name;
+        if then.policy != Policy::None {
+            say(format!("{name}: {} again", then.policy));
+            return Ok(());
+        }
         for LeftAlone { id, reason } in &done.plan.left {
             say(format!("{name}: {id} is left alone: {reason}"));
         }

@@ -52,7 +52,8 @@ impl HostPolicies {
                 continue;
             }
             let (request, state) = (Request::new(interface.host_policy), state.to_owned());
-            let one = Asked { device, state, request, skips_refused: true, waits: takes_over };
+            let (skips_refused, waits, then) = (true, takes_over, None);
+            let one = Asked { device, state, request, skips_refused, waits, then };
             asked.push((one, interface.host_policy_on_stop));
         }
         let thread = (!asked.is_empty()).then(|| {
