@@ -265,6 +265,9 @@ impl Device {
                     snapshot.unavailable.push(LeftAlone::new(setting, reason));
                 }
                 Err(error) => {
+                    if error.kind() != io::ErrorKind::NotFound {
+                        snapshot.unreadable.insert(setting);
+                    }
                     snapshot.unavailable.push(LeftAlone::new(setting, error.to_string()));
                 }
             }
@@ -276,6 +279,10 @@ impl Device {
             Ok(napis) => napis.list(self.identity.index).map_err(|it| it.to_string()),
             Err(refusal) => Err(format!("this kernel does not list NAPIs: {refusal}")),
         };
+        // Drivers have no NAPIs while the device is down. The kernel keeps the values of some.
+        let link = netio::link_state(self.identity.index);
+        snapshot.hides_napis =
+            list.is_err() || !link.is_ok_and(|link| link.is_some_and(|it| it.up));
         let list = list.unwrap_or_else(|reason| {
             snapshot.unavailable.push(LeftAlone::new("napi", reason));
             Vec::new()
@@ -305,11 +312,8 @@ impl Device {
     }
 
     fn read_coalescing(&mut self, snapshot: &mut Snapshot) {
-        let coalesced = match &mut self.coalescer {
-            Ok(coalescer) => coalescer.get(self.identity.index).map_err(|it| it.to_string()),
-            Err(refusal) => Err(refusal.to_string()),
-        };
-        match coalesced {
+        let coalescer = netlink(&mut self.coalescer);
+        match coalescer.and_then(|coalescer| coalescer.get(self.identity.index)) {
             Ok(coalesced) => {
                 for kind in Coalescing::ALL {
                     if let Some(value) = coalesced.value(kind) {
@@ -318,6 +322,9 @@ impl Device {
                 }
             }
             Err(answer) => {
+                if answer.error.kind() != io::ErrorKind::Unsupported {
+                    snapshot.unreadable.extend(Coalescing::ALL.map(Setting::Coalescing));
+                }
                 let reason = format!("the device has none: the kernel answers: {answer}");
                 snapshot.unavailable.push(LeftAlone::new("coalesce", reason));
             }

@@ -34,6 +34,9 @@ pub enum Error {
         /// The kernel's answer.
         answer: String,
     },
+    /// Settings that are to go back can not be read.
+    #[error("{0}: can not be read now, as settings of NAPIs while the device is down")]
+    Hidden(String),
     /// Another program keeps writing.
     #[error("another program keeps changing {0}; find and stop it")]
     Restless(Setting),
@@ -254,7 +257,11 @@ impl Session {
                 continue;
             }
             let mut failures: Vec<Error> = failures.into_iter().map(Error::from).collect();
-            failures.extend(self.finish(&plan).err());
+            match self.finish(&plan) {
+                Ok(hidden) if hidden.is_empty() => {}
+                Ok(hidden) => failures.push(Error::Hidden(hidden.join(", "))),
+                Err(error) => failures.push(error),
+            }
             return Ok(Done { plan, values, failures });
         }
     }
@@ -265,15 +272,25 @@ impl Session {
         (journal, Writer { device, store, has_written, at_each_step: *at_each_step })
     }
 
-    /// Keeps or removes the journal.
-    fn finish(&mut self, plan: &Plan) -> Result<(), Error> {
-        self.journal.tidy(&self.device.snapshot()?, plan);
-        if self.journal.is_empty() && self.journal.request.policy == Policy::None {
+    /// Keeps or removes the journal. Returns the names of settings that are to go back and can not be
+    /// read.
+    fn finish(&mut self, plan: &Plan) -> Result<Vec<String>, Error> {
+        let snapshot = self.device.snapshot()?;
+        self.journal.tidy(&snapshot, plan);
+        if self.journal.request.policy != Policy::None {
+            self.store.save(&self.journal)?;
+            return Ok(Vec::new());
+        }
+        if self.journal.is_empty() {
             self.store.remove(&self.journal.device)?;
         } else {
             self.store.save(&self.journal)?;
         }
-        Ok(())
+        let hidden = self
+            .journal
+            .settings()
+            .filter(|it| !snapshot.values.contains_key(it) && snapshot.hides(*it));
+        Ok(hidden.map(|setting| setting.to_string()).collect())
     }
 }
 

@@ -262,7 +262,8 @@ impl Journal {
     }
 
     /// Forgets what needs no restoration: values that are back and that the plan does not ask for, and
-    /// after the end of the policy also those of others and settings that are gone.
+    /// after the end of the policy also those of others and settings that are gone. A setting that can
+    /// not be read now is not gone.
     pub fn tidy(&mut self, snapshot: &Snapshot, plan: &Plan) {
         let is_over = self.request.policy == Policy::None;
         let before = self.clone();
@@ -277,7 +278,8 @@ impl Journal {
                     !is_over && (is_wanted || is_overwritten || entry.original != Some(entry.asked))
                 }
                 Owner::Stateway => true,
-                Owner::Another | Owner::Gone => !is_over,
+                Owner::Another => !is_over,
+                Owner::Gone => !is_over || snapshot.hides(*setting),
             }
         });
     }

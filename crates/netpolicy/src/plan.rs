@@ -123,7 +123,11 @@ impl Plan {
                     }
                 }
                 (Owner::Gone, _) => {
-                    left.push(LeftAlone::new(setting, "the device does not have it any more"));
+                    let reason = match snapshot.hides(setting) {
+                        true => "it can not be read now",
+                        false => "the device does not have it any more",
+                    };
+                    left.push(LeftAlone::new(setting, reason));
                 }
                 _ => {}
             }

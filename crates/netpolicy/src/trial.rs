@@ -6,6 +6,8 @@ use crate::policy::Policy;
 
 /// Fewest slices of each time that are compared.
 const MIN_SLICES: usize = 5;
+/// Fewest packets of each time for which CPU time is compared.
+const MIN_PACKETS: u64 = 1000;
 /// A difference is clear if it goes one way in this share of all pairs of slices.
 const CLEAR: f64 = 0.9;
 /// Loads are alike if none is more than so many times the other.
@@ -90,6 +92,10 @@ impl Figure {
             Self::CpuTime => (slice.packets > 0).then(|| slice.busy as f64 / slice.packets as f64),
             Self::Delay => slice.delay.map(|delay| delay as f64),
         };
+        let packets: u64 = slices.iter().map(|slice| slice.packets).sum();
+        if self == Self::CpuTime && packets < MIN_PACKETS {
+            return Vec::new();
+        }
         let mut values: Vec<f64> = slices.iter().filter_map(value).collect();
         values.sort_by(f64::total_cmp);
         values

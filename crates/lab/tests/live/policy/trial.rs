@@ -4,7 +4,7 @@
 use lab::{Background, Result};
 
 use super::device::Device;
-use crate::scenario::beside_others;
+use crate::scenario::{beside_others, stateway_binary};
 
 /// Has the other end of the link send 24 replies to probes a second, of 100, and takes that away.
 const SLOW: &str = "tc qdisc add dev far0 root tbf rate 8kbit burst 100 limit 200";
@@ -86,9 +86,8 @@ fn a_trial_that_is_confirmed_stays_and_one_that_is_stopped_or_killed_does_not() 
         drop(begin(&device, &long[..3])?);
         device.wait_for_no_keeper()?;
         assert_eq!(device.reading()?, before);
-        let mut trial = device.policy(&long)?.spawn()?;
-        trial.wait_for_text("tried for")?;
-        device.policy(&["confirm", "lan0"])?.check()?;
+        let confirm = format!("{} policy confirm lan0", stateway_binary()?.display());
+        let trial = device.policy_after(&confirm, &long)?.spawn()?;
         end(trial, 0, "lan0: bulk stays: it was confirmed")?;
         device.policy(&["verify", "lan0"])?.check()?;
         device.rollback()?;

@@ -117,7 +117,6 @@ impl Trial<'_> {
                 () = is_kept.notified() => {}
             }
             let measured = async {
-                store.begin_trial(&device)?;
                 tell!("{name}: tried for {seconds}; `stateway policy confirm {name}` keeps it");
                 meter.slices(time, || !store.is_tried(&device)).await
             };
@@ -133,6 +132,7 @@ impl Trial<'_> {
             end = Some(ended);
             if stays { Leave::Keep } else { Leave::PutBack }
         };
+        store.begin_trial(&device)?;
         let held = hold(&asked, hear, stop).await;
         store.confirm_trial(&device);
         held?;
