@@ -31,6 +31,8 @@ pub enum Keeper {
 pub struct Lease {
     path: PathBuf,
     _file: File,
+    /// True if the file is to look as if the keeper had died.
+    is_left: bool,
 }
 
 impl Lease {
@@ -39,12 +41,19 @@ impl Lease {
         // Others get an error then, and try again.
         let _ = fs::write(&self.path, "");
     }
+
+    /// Leaves word that not everything could be put back, so that a later process tries again.
+    pub fn leave(&mut self) {
+        self.is_left = true;
+    }
 }
 
 impl Drop for Lease {
     /// Removes the file while nobody else can have the lock.
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if !self.is_left {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -71,7 +80,7 @@ impl Store {
             if is_at(&file, &path) {
                 let processes = format!("{holder} {}", std::process::id());
                 fs::write(&path, processes).map_err(file_error(&path))?;
-                return Ok(Some(Lease { path, _file: file }));
+                return Ok(Some(Lease { path, _file: file, is_left: false }));
             }
         }
     }
@@ -84,7 +93,18 @@ impl Store {
     pub fn wait_for_keeper(&self, device: &Identity) -> Result<(), StoreError> {
         let path = self.lease_path(device);
         let begin = Instant::now();
-        while is_locked(&path).map_err(file_error(&path))? {
+        loop {
+            let taken = File::open(&path).and_then(|file| Ok((try_lock(&file)?, file)));
+            match taken {
+                Ok((true, file)) => {
+                    // A dead one has left it. Nobody may be able to write here.
+                    let _ = is_at(&file, &path).then(|| fs::remove_file(&path));
+                    return Ok(());
+                }
+                Ok((false, _)) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                Err(error) => return Err(file_error(&path)(error)),
+            }
             if begin.elapsed() > TO_NOTICE {
                 self.ensure_no_holder(device)?;
             }
@@ -93,9 +113,6 @@ impl Store {
             }
             sleep(LOCK_PAUSE);
         }
-        // A dead one has left its file, and nobody may be able to write here.
-        let _ = fs::remove_file(path);
-        Ok(())
     }
 
     /// The file of a trial of a device.

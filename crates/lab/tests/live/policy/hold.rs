@@ -208,6 +208,32 @@ fn the_next_holder_goes_on_where_both_were_killed() {
     });
 }
 
+/// A device with the name and the number of the former one takes its place at each step in turn.
+#[test]
+fn a_device_that_becomes_another_between_any_two_writes_of_a_keeper_is_not_written() {
+    beside_others(|| {
+        let device = Device::veth()?;
+        let replace = "ip link del lan0 && ip link add lan0 index 77 numrxqueues 2 numtxqueues 2 \
+                       type veth peer name far0 && ip link set lan0 up && ip link set far0 up && \
+                       ethtool -K lan0 gro on";
+        device.shell(replace)?;
+        let fresh = device.reading()?;
+        for step in 0.. {
+            let words = ["hold", "lan0", "bulk"];
+            let (mut holder, has_run) = device.holds_until(step, replace, &words)?;
+            if !has_run {
+                holder.wait_for_text(" is kept")?;
+                return stop(holder).map(drop);
+            }
+            let output = holder.finish()?;
+            assert_eq!(output.code, Some(1), "step {step}: {output:?}");
+            assert_eq!(device.reading()?, fresh, "step {step}: {output:?}");
+            assert_eq!(device.journals().len(), 0, "step {step}: {output:?}");
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn another_keeper_goes_on_for_one_that_was_killed() {
     beside_others(|| {

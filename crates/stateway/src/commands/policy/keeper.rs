@@ -318,9 +318,11 @@ impl<'a> Keeper<'a> {
         self.kept.iter().for_each(|kept| kept.lease.has_no_holder());
         self.forget_gone()?;
         let mut failures = Vec::new();
-        for kept in &self.kept {
+        let mut all = std::mem::take(&mut self.kept);
+        for kept in &mut all {
             if let Err(error) = self.put_back_one(kept.device.identity()) {
                 failures.push(format!("{}: {error:#}", kept.device.identity().name));
+                kept.lease.leave();
             }
         }
         anyhow::ensure!(

@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use host_settings::{Device, Session, Store, busy_time};
-use netpolicy::{Figure, Plan, Policy, Slice, Verdict, judge};
+use host_settings::{Device, Store, busy_time};
+use netpolicy::{Figure, Identity, Plan, Policy, Slice, Verdict, judge};
 use steer::CpuSet;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -69,7 +69,8 @@ pub fn run(
     let online = session.snapshot()?.online();
     let mut meter = Meter::new(session.device(), request.cpus.unwrap_or(online), probed)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let trial = Trial { wanted, skips_refused, time, session, store };
+    let device = session.device().identity().clone();
+    let trial = Trial { wanted, skips_refused, time, device, store };
     runtime.block_on(trial.run(&mut meter, out))
 }
 
@@ -77,14 +78,14 @@ struct Trial<'a> {
     wanted: &'a Wanted,
     skips_refused: bool,
     time: Duration,
-    session: Session,
+    device: Identity,
     store: Store,
 }
 
 impl Trial<'_> {
     async fn run(self, meter: &mut Meter, out: &mut Output) -> anyhow::Result<()> {
-        let Self { wanted, skips_refused, time, session, store } = self;
-        let (device, request) = (session.device().identity().clone(), wanted.request());
+        let Self { wanted, skips_refused, time, device, store } = self;
+        let request = wanted.request();
         let (name, seconds) = (&device.name, things(time.as_secs(), "second"));
         let mut signals = StopSignals::new()?;
         tell!("{name}: measured for {seconds} as it is");
@@ -92,7 +93,9 @@ impl Trial<'_> {
             before = meter.slices(time, || false) => before?,
             signal = signals.next() => anyhow::bail!("{signal}: the trial has not begun"),
         };
-        let (former, state) = (session.request().clone(), wanted.place.state.clone());
+        // Another policy may apply by now.
+        let former = wanted.place.session()?.request().clone();
+        let state = wanted.place.state.clone();
         let asked = Asked {
             device: name.clone(),
             state,
