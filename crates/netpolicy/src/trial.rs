@@ -125,9 +125,10 @@ impl Figure {
 
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (divisor, unit) = if self.middle < 10_000.0 { (1.0, "ns") } else { (1000.0, "us") };
+        let is_short = self.middle < 10_000.0;
+        let (divisor, unit, digits) = if is_short { (1.0, "ns", 0) } else { (1000.0, "us", 1) };
         let [low, middle, high] = [self.low, self.middle, self.high].map(|it| it / divisor);
-        write!(f, "{middle:.0} {unit} ({low:.0} to {high:.0})")
+        write!(f, "{middle:.digits$} {unit} ({low:.digits$} to {high:.digits$})")
     }
 }
 
@@ -218,7 +219,7 @@ mod tests {
              the policy, lower in 100 % of all pairs"
         );
         let slower = reason(Policy::Latency, &before, &slices(600, 400_000));
-        assert!(slower.starts_with("it is worse: delay of probes: 104 us"), "{slower}");
+        assert!(slower.starts_with("it is worse: delay of probes: 104.0 us"), "{slower}");
         let faster = reason(Policy::Latency, &before, &slices(900, 50_000));
         assert!(faster.starts_with("better: delay of probes"), "{faster}");
         for policy in [Policy::Bulk, Policy::Latency, Policy::Mix] {

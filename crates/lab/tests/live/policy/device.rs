@@ -174,7 +174,7 @@ impl Device {
     }
 
     /// The command of the shell that runs a command in this network namespace from another one.
-    pub fn from_elsewhere(&self, command: &str) -> String {
+    pub fn entered(&self, command: &str) -> String {
         format!("nsenter --net=/proc/{}/ns/net {command}", self.namespace.resident())
     }
 

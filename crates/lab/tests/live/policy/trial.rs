@@ -26,7 +26,7 @@ fn end(trial: Background, code: i32, reason: &str) -> Result<()> {
 /// Tries `latency` with probes. The command runs between the two measurements.
 fn latency(device: &Device, host: &Device, command: &str) -> Result<Background> {
     let words = ["apply", "lan0", "latency", "--trial", "2s", "--probe", "192.0.2.2"];
-    device.policy_after(&host.from_elsewhere(command), &words)?.spawn()
+    device.policy_after(&host.entered(command), &words)?.spawn()
 }
 
 #[test]
