@@ -129,7 +129,7 @@ fn chains_of_prerouting_that_may_drop_are_told_that_the_kernel_lacks() {
         told(Some(&known)),
         [(place("closed"), closed, Some(true), true), (place("jumps"), jumps, Some(false), true)]
     );
-    let look = super::KernelLook { chains: book.host_chains(Some(&known)), source_warning: None };
+    let look = super::KernelLook { chains: book.host_chains(Some(&known)), clashes: Vec::new() };
     let warnings = look.warnings();
     let warning = "NOBODY RUNS ip t chain jumps (hook prerouting, policy accept) FOR THIS HOST: ";
     assert!(warnings.len() == 1 && warnings[0].starts_with(warning), "{warnings:?}");

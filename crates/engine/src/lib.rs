@@ -20,7 +20,7 @@ pub use control::hand_over::{
     FreezeError, HandedInterface, HandedQueue, Intake, IntakeError, IntakeReport, Outflow,
     OutflowError,
 };
-pub use control::host_chains::{KernelChains, kernel_chains};
+pub use control::host_chains::{BRIDGE, KernelChains, filtered_bridges, kernel_chains};
 pub use control::host_guard::{FromHost, HostGuard};
 pub use control::peer::{
     Connections, CopyCounters, Peer, Role, SharedCounters, SupplyCounters, rules_likeness,

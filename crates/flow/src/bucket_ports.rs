@@ -57,6 +57,13 @@ impl BucketPorts {
         Self { part, ..self }
     }
 
+    /// None of these ports, and the same part: replies may come to any bucket.
+    #[inline]
+    #[must_use]
+    pub const fn emptied(self) -> Self {
+        Self { places: 0, ..self }
+    }
+
     /// True for a port that may be given away, whether or not it is one of these.
     #[inline]
     pub const fn may_give(self, port: u16) -> bool {

@@ -110,6 +110,7 @@ drop_reasons! {
     MoveBufferFull = "move_buffer_full", "Packets that waited for a moving bucket exceeded the backlog limit.";
     NatNoAddress = "nat_no_address", "Packet to be masqueraded, while its output interface has no address of its family.";
     NatToHost = "nat_to_host", "Packet whose destination a rule has made an address of the host, as one of several: the kernel, which alone can deliver it, may have chosen another.";
+    NatIcmpRedirect = "nat_icmp_redirect", "ICMP redirect about a translated connection: it is about addresses that its receiver does not see.";
     NatSynProxy = "nat_syn_proxy", "SYN to the server of a connection that the SYN proxy of a rule has accepted, while another rule translates its source: the proxy knows one address of each end.";
     AliasTaken = "alias_taken", "Packet that opens a translated connection whose replies would look like those of another connection.";
     AliasTableFull = "alias_table_full", "Packet that opens a translated connection, while the owner of the bucket of its replies has as many aliases as nf_conntrack_max.";

@@ -329,7 +329,8 @@ impl Background {
         Some(program).filter(|program| !program.is_empty())
     }
 
-    fn signal(&mut self, name: &str) {
+    /// Sends it a signal, by its name without `SIG`, as soon as it runs.
+    pub fn signal(&mut self, name: &str) {
         let start = Instant::now();
         while self.is_running() && start.elapsed() < PATIENCE {
             if let Some(program) = self.program_id() {

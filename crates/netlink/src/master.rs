@@ -1,4 +1,4 @@
-//! The master of an interface.
+//! The master of an interface, and its kind.
 
 use std::io;
 
@@ -77,6 +77,15 @@ impl Masters {
             None => None,
         };
         Ok(Membership { master, group })
+    }
+
+    /// The kind of an interface, as ip-link(8) calls it; empty where the kernel does not say, and if
+    /// there is no such interface.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn kind(&mut self, link: LinkId) -> Result<String, Error> {
+        Ok(self.named(link)?.kind)
     }
 
     fn named(&mut self, master: LinkId) -> Result<Master, Error> {

@@ -253,6 +253,22 @@ impl Field {
             _ => false,
         }
     }
+
+    /// True if these bits of the field tell fragments from whole datagrams: offset and "more
+    /// fragments" (RFC 791 section 3.1), or anything of a fragment header.
+    pub(crate) const fn tells_fragments(self, bits: u128) -> bool {
+        const OFFSET_AND_MORE: u128 = 0x3fff;
+        match self {
+            Self::Has(Layer::Extension(protocol::FRAGMENT))
+            | Self::Header(HeaderBits { layer: Layer::Extension(protocol::FRAGMENT), .. }) => true,
+            Self::Header(HeaderBits {
+                layer: Layer::Network(None | Some(Family::V4)),
+                offset: 48,
+                bits: 16,
+            }) => bits & OFFSET_AND_MORE != 0,
+            _ => false,
+        }
+    }
 }
 
 /// A field with the type of its value.

@@ -8,6 +8,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde_json::Value;
+use wire::Family;
 
 use crate::limits::MAX_EXPRESSION_DEPTH;
 use crate::names::{self, Names};
@@ -201,6 +202,11 @@ impl Interval {
     /// True if it is one value.
     pub const fn is_one(self) -> bool {
         self.low == self.high
+    }
+
+    /// True for an address of `family` that an interval of such addresses contains.
+    pub fn holds_address(self, family: Family, address: IpAddr) -> bool {
+        address.is_ipv4() == (family == Family::V4) && self.holds(address_bits(address))
     }
 }
 

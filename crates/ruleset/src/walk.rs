@@ -13,7 +13,7 @@ use crate::evaluate::{
 };
 use crate::hook::Hook;
 use crate::host_copies::HostCopies;
-use crate::kind::{Interval, address_bits, name_bits};
+use crate::kind::{Interval, name_bits};
 use crate::model::NatKind;
 use crate::probe::Probe;
 
@@ -265,10 +265,7 @@ fn host_has_copy(program: &Program, probe: &Probe) -> bool {
     let input = probe.input.as_deref().and_then(name_bits).unwrap_or(0);
     let copies = HostCopies::new(&program.ruleset().translations());
     let is_host = |family: Family, addresses: Interval| {
-        let mut own = probe.host_addresses.iter();
-        own.any(|own| {
-            own.is_ipv4() == (family == Family::V4) && addresses.holds(address_bits(*own))
-        })
+        probe.host_addresses.iter().any(|own| addresses.holds_address(family, *own))
     };
     copies.has(&probe.network, input, is_host)
 }

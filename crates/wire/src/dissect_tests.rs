@@ -173,6 +173,25 @@ fn a_quote_of_something_without_a_flow_names_none() {
     assert!(names_one(&generic));
 }
 
+/// The types of ICMPv6 errors are below 128, also of those that nobody has defined (RFC 4443 section 2.1).
+#[test]
+fn an_unknown_error_of_icmpv6_quotes_a_packet() {
+    let mut quoted = Vec::new();
+    v6().udp(7, 9, b"asked", &mut quoted);
+    let is_error = |kind| {
+        let mut frame = Vec::new();
+        v6().icmp_error(kind, 0, [0; 4], &quoted[14..], &mut frame);
+        let transport = dissect(&frame).unwrap().network.unwrap().transport;
+        matches!(transport, Transport::IcmpError(error) if error.quoted.is_some())
+    };
+    for kind in [1, 4, 5, 100, 127] {
+        assert!(is_error(kind), "{kind}");
+    }
+    for kind in [128, 137, 200] {
+        assert!(!is_error(kind), "{kind}");
+    }
+}
+
 #[test]
 fn packets_of_a_pptp_call_share_a_key_whatever_their_length() {
     let key = |length: u16| {

@@ -387,6 +387,11 @@ pub struct IcmpError {
     pub quoted: Option<Quoted>,
 }
 
+impl IcmpError {
+    /// The type of a redirect for IPv4 (RFC 792). That of ICMPv6 is a message of neighbour discovery.
+    pub const REDIRECT: u8 = 5;
+}
+
 /// The packet that an ICMP error quotes, as far as the quote reaches
 /// (RFC 792: the IP header and 64 bits; RFC 4443: as much as fits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,15 +12,15 @@ use crate::{
 /// problem; for ICMPv6 types 1 to 4 (RFC 4443). An ICMPv6 redirect belongs to
 /// neighbour discovery.
 pub(crate) fn read(packet: &[u8], family: Family, offset: u16) -> Result<Transport, Malformed> {
-    const REDIRECT: u8 = 5;
     let header: &[u8; 8] = tail(packet, offset).first_chunk().ok_or(Malformed::Icmp)?;
     let &[kind, code, ..] = header;
     if let Some(query) = query(family, header) {
         return Ok(Transport::IcmpQuery(query));
     }
     let is_error = match family {
-        Family::V4 => matches!(kind, 3 | 4 | REDIRECT | 11 | 12),
-        Family::V6 => matches!(kind, 1..=4),
+        Family::V4 => matches!(kind, 3 | 4 | IcmpError::REDIRECT | 11 | 12),
+        // Also those that nobody has defined yet (RFC 4443 section 2.1).
+        Family::V6 => kind < 128,
     };
     if !is_error {
         return Ok(Transport::IcmpOther { kind, code });
@@ -29,7 +29,7 @@ pub(crate) fn read(packet: &[u8], family: Family, offset: u16) -> Result<Transpo
         Family::V4 => quoted_v4(packet, offset),
         Family::V6 => quoted_v6(packet, offset),
     });
-    Ok(if family == Family::V4 && kind == REDIRECT && quoted.is_none() {
+    Ok(if family == Family::V4 && kind == IcmpError::REDIRECT && quoted.is_none() {
         Transport::IcmpOther { kind, code }
     } else {
         Transport::IcmpError(IcmpError { kind, code, quoted })

@@ -20,8 +20,10 @@ pub const MAX_FRAME: usize = 14 + 4 * Dissected::MAX_VLAN_TAGS + 8 + MAX_ICMPV6_
 pub const MIN_IPV6_MTU: u32 = 1280;
 
 const ICMP_HEADER: usize = 8;
-/// Internetwork control (RFC 1812 section 4.3.2.5).
+/// The precedence of errors, "internetwork control" (RFC 1812 section 4.3.2.5).
 const PRECEDENCE: u8 = 6 << 5;
+/// The bits of the type of service that an error has from its packet (the same section).
+const TYPE_OF_SERVICE: u8 = 0x1e;
 
 /// The content of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +83,10 @@ pub fn write(frame: &[u8], message: Message, from: IpAddr, out: &mut [u8]) -> Op
     let start = usize::from(network.offset);
     let header_len = IpHeader::length(network.family);
     let (protocol, traffic_class, longest) = match network.family {
-        Family::V4 => (protocol::ICMP, PRECEDENCE, MAX_ICMP_ERROR),
+        Family::V4 => {
+            let class = network.traffic_class & TYPE_OF_SERVICE | PRECEDENCE;
+            (protocol::ICMP, class, MAX_ICMP_ERROR)
+        }
         Family::V6 => (protocol::ICMPV6, 0, MAX_ICMPV6_ERROR),
     };
     let quoted = &frame[start..network.end as usize];

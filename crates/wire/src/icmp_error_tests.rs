@@ -65,6 +65,20 @@ fn an_error_names_the_mtu_and_quotes_what_it_may() {
     }
 }
 
+/// RFC 1812 section 4.3.2.5; ICMPv6 errors of the kernel have the class 0.
+#[test]
+fn an_error_has_the_type_of_service_of_its_packet() {
+    let class = |builder: PacketBuilder, class| {
+        let error = answer(&udp(&builder.traffic_class(class), 100), 1400).unwrap();
+        dissect(&error).unwrap().network.unwrap().traffic_class
+    };
+    assert_eq!(
+        [0, 0xb8, 0x02, 0x01, 0xff].map(|it| class(v4(), it)),
+        [0xc0, 0xd8, 0xc2, 0xc0, 0xde]
+    );
+    assert_eq!([0, 0xb8].map(|it| class(v6(), it)), [0, 0]);
+}
+
 #[test]
 fn etherparse_reads_the_errors() {
     use etherparse::icmpv4::{DestUnreachableHeader as V4Code, TimeExceededCode as V4Time};

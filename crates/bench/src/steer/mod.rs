@@ -133,7 +133,14 @@ fn turn(
     std::thread::sleep(time / 4);
     let before = Snapshot::of(&control);
     std::thread::sleep(time);
-    let mut outcome = Snapshot::of(&control).since(&before);
+    let mut after = Snapshot::of(&control);
+    // Other programs may have had the CPUs all the time.
+    let deadline = Instant::now() + PATIENCE;
+    while after.transactions == before.transactions && Instant::now() < deadline {
+        std::thread::sleep(time);
+        after = Snapshot::of(&control);
+    }
+    let mut outcome = after.since(&before);
     control.over.store(true, Ordering::Relaxed);
     let sent = || control.injected.iter().map(|count| get(count)).sum::<u64>();
     let back = || control.tallies.iter().map(|tally| get(&tally.returned)).sum::<u64>();

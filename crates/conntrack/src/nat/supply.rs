@@ -208,6 +208,8 @@ impl PortChoice {
             (TranslatedEnd::Destination, _) if key.is_query() => return as_it_is,
             (TranslatedEnd::Destination, None) => return as_it_is,
             (TranslatedEnd::Destination, Some(range)) => (range, BucketPorts::NONE),
+            // Few ports belong to a bucket, so a choice among them would be easy to guess.
+            (TranslatedEnd::Source, _) if request.random => (request.range(port), own.emptied()),
             (TranslatedEnd::Source, _) => (request.range(port), own),
         };
         // A port that no rule restricts is kept even if no other would become it (port 0).

@@ -1,3 +1,4 @@
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::{IpAddr, Ipv4Addr};
 
 use flow::{PortPart, PortPermutation, Zone};
@@ -52,7 +53,7 @@ proptest! {
         let mut first: Vec<u16> = known.chain(kept.then_some(own_port)).collect();
         first.dedup();
         let others = ports.strip_prefix(&*first).expect("these come first");
-        let is_first = |port: &&u16| own.contains(**port) && range.contains(**port);
+        let is_first = |port: &&u16| !random && own.contains(**port) && range.contains(**port);
         let own_count = others.iter().filter(is_first).count();
         prop_assert!(others[..own_count].iter().all(|port| own.contains(*port)));
         let mut sorted = others.to_vec();
@@ -88,5 +89,43 @@ proptest! {
             let is_rest = rest == all[at + 1..];
             prop_assert!(is_rest, "{} behind {at}", rest.len());
         }
+    }
+}
+
+/// The first port that a rule with `random` gives to a source, for many connections.
+fn drawn(own_port: u16, places: u32) -> std::collections::BTreeSet<u16> {
+    let end =
+        |last, port| Endpoint { address: mapped(Ipv4Addr::new(198, 51, 100, last).into()), port };
+    let ends = Ends { source: end(1, own_port), destination: end(200, 53) };
+    let (low, high) = (ends.source, ends.destination);
+    let key = FlowKey::of_ports(Family::V4, protocol::UDP, Zone(0), low, high).key;
+    let request = Request { random: true, ..Request::of(TranslatedEnd::Source) };
+    let subject = Subject { key, hash: None, ends, known_port: None };
+    let own = BucketPorts::new(PortPermutation::new(7), 11, places);
+    let first = |draw: u64| {
+        let seed = BuildHasherDefault::<DefaultHasher>::default().hash_one(draw);
+        let supply = Supply { own, seed, hash: &|_| 0 };
+        Candidates::new(0, &request, &subject, supply)
+            .next()
+            .expect("all ports are free")
+            .1
+            .source
+            .port
+    };
+    (0..2000).map(first).collect()
+}
+
+/// An attacker who guesses the port of a resolver's question has to guess among all of them (RFC 5452
+/// section 9.2), and not only among those of a bucket.
+#[test]
+fn a_random_port_is_drawn_from_the_whole_range() {
+    // The largest number of buckets, the default, and one.
+    for places in [1, 256, 1 << 16] {
+        // 2000 draws from 64,512 ports have some 30 in common.
+        assert!(drawn(40_000, places).len() > 1900, "{places}");
+        let low = drawn(53, places);
+        assert!(low.len() > 480 && low.iter().all(|port| (1..512).contains(port)), "{}", low.len());
+        let middle = drawn(1000, places);
+        assert!(middle.len() > 400 && middle.iter().all(|port| (600..1024).contains(port)));
     }
 }

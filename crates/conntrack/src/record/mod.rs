@@ -226,7 +226,7 @@ impl ImportRefusal {
     /// The reason in words.
     pub const fn text(self) -> &'static str {
         match self {
-            Self::Known => "the gateway has the connection already",
+            Self::Known => "the gateway has it already",
             Self::Clash => "packets of one direction belong to another connection",
             Self::Interface => "the gateway has no interface of this name",
             Self::Address => "the interface no longer has the address that it is masqueraded with",

@@ -261,7 +261,7 @@ fn check_choice(
             let fits = allows(&request, before.source, after.source, &original.key);
             prop_assert!(fits, "{request:?} {before:?} {after:?}");
             // A port that the source has elsewhere goes first, then its own port, then the ports of
-            // the bucket, then others of the range.
+            // the bucket, then others of the range. None goes first if the rule says random.
             if elsewhere.contains(&after.source.port) {
                 return Ok(());
             }
@@ -269,7 +269,8 @@ fn check_choice(
                 && request.ports.is_none_or(|range| range.contains(before.source.port));
             let better = (0..=u16::MAX).filter(|&port| {
                 let is_kept = may_stay && port == before.source.port;
-                let is_first = own().contains(port) && !own().contains(after.source.port);
+                let is_first =
+                    !request.random && own().contains(port) && !own().contains(after.source.port);
                 let is_allowed = request.range(before.source.port).contains(port);
                 is_kept || is_first && is_allowed && after.source.port != before.source.port
             });

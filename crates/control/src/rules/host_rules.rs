@@ -32,9 +32,9 @@ pub struct KernelLook {
     /// The chains about the host's own traffic, which only the kernel can run, and whether it has
     /// them now. Chains that accept everything are left out.
     pub chains: Vec<HostRule>,
-    /// A warning, as long as the kernel translates sources as well as the ruleset. The kernel forwards
-    /// no replies to connections of containers that it has translated.
-    pub source_warning: Option<String>,
+    /// Warnings about what the kernel does beside the ruleset: it translates sources as well, or carries
+    /// packets that the gateway does not see.
+    pub clashes: Vec<String>,
 }
 
 impl RuleBook {
@@ -85,15 +85,31 @@ impl RuleBook {
         let of_source =
             |need| matches!(need, Need::Translation(NatKind::Source | NatKind::Masquerade));
         let translates_sources = self.ruleset.needs().any(|(_, need)| of_source(need));
+        let bridges = self.filtered_bridges();
         // Nobody is asked for nothing.
-        if self.ruleset.host_chains().is_empty() && !translates_sources {
+        if self.ruleset.host_chains().is_empty() && !translates_sources && bridges.is_empty() {
             return KernelLook::default();
         }
         let kernel = engine::kernel_chains().ok();
         let chains = self.host_chains(kernel.as_ref().map(|kernel| &*kernel.all));
+        let has_forward = kernel.as_ref().is_none_or(|kernel| forwards(&kernel.all));
+        let of_bridges = if has_forward { None } else { bridge_warning(&bridges) };
         let kernel = kernel.filter(|_| translates_sources).unwrap_or_default();
-        let source_warning = source_warning(&kernel.source_translations);
-        KernelLook { chains, source_warning }
+        let of_sources = source_warning(&kernel.source_translations);
+        KernelLook { chains, clashes: of_sources.into_iter().chain(of_bridges).collect() }
+    }
+
+    /// The bridges of the kernel that rules about forwarded packets name, if its netfilter sees what
+    /// they carry.
+    fn filtered_bridges(&self) -> Vec<String> {
+        let is_forward = |chain: &ruleset::Chain| {
+            chain.base.is_some_and(|base| base.hook == ruleset::Hook::Forward)
+        };
+        if !self.ruleset.chains().iter().any(is_forward) {
+            return Vec::new();
+        }
+        let named = self.ruleset.interfaces();
+        engine::filtered_bridges(named.keys().map(String::as_str)).unwrap_or_default()
     }
 
     /// The chains about the host's own traffic, which only the kernel can run; `kernel` are those that
@@ -116,7 +132,7 @@ impl KernelLook {
     /// Warnings about chains that the kernel lacks, and about those that it has.
     pub fn warnings(&self) -> Vec<String> {
         let of_chains = [false, true].into_iter().filter_map(|it| warning(&self.chains, it));
-        of_chains.chain(self.source_warning.clone()).collect()
+        of_chains.chain(self.clashes.iter().cloned()).collect()
     }
 }
 
@@ -128,6 +144,26 @@ fn source_warning(chains: &[String]) -> Option<String> {
              containers and virtual machines, which the kernel forwards, do not work over an \
              interface of the gateway: have the kernel translate nothing that leaves by one",
             chains.join(", ")
+        )
+    })
+}
+
+/// True if the kernel has rules of its own about what it forwards.
+fn forwards(chains: &[HostChain]) -> bool {
+    let is_own = |chain: &HostChain| chain.table.starts_with(ruleset::OWN_TABLE_PREFIX);
+    chains.iter().any(|chain| chain.hook == "forward" && !is_own(chain))
+}
+
+/// A warning about packets that the kernel's bridges carry from port to port.
+fn bridge_warning(bridges: &[String]) -> Option<String> {
+    (!bridges.is_empty()).then(|| {
+        format!(
+            "NO RULE SEES packets between the ports of {}: the kernel's bridge carries them past the \
+             gateway, and with br_netfilter (net.bridge.bridge-nf-call-iptables) the kernel would ask \
+             its own chains of forward, but has none: load rules about such packets, for example \
+             `iifname \"{one}\" oifname \"{one}\" drop`, into the kernel too",
+            bridges.join(", "),
+            one = bridges[0]
         )
     })
 }

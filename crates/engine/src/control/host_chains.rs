@@ -3,6 +3,7 @@
 use std::io;
 
 use netlink::nf_tables::{BaseChain, base_chains};
+use netlink::{LinkId, Masters};
 use ruleset::{HostChain, OWN_TABLE_PREFIX};
 
 /// The base chains that the kernel has.
@@ -33,6 +34,34 @@ pub fn kernel_chains() -> io::Result<KernelChains> {
         policy: if chain.accepts { "accept" } else { "drop" }.to_owned(),
     });
     Ok(KernelChains { all: all.collect(), source_translations })
+}
+
+/// The kind of a bridge of the kernel, as ip-link(8) calls it.
+pub const BRIDGE: &str = "bridge";
+
+/// Those of some interfaces that are bridges of the kernel, if its netfilter sees the frames that a
+/// bridge carries from port to port (br_netfilter, see the kernel's `ip-sysctl`).
+///
+/// # Errors
+/// Where the kernel can not be asked.
+pub fn filtered_bridges<'n>(names: impl IntoIterator<Item = &'n str>) -> io::Result<Vec<String>> {
+    const CALLS: [&str; 2] = ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"];
+    let calls = |setting: &str| {
+        std::fs::read_to_string(format!("/proc/sys/net/bridge/{setting}"))
+            .is_ok_and(|value| value.trim() != "0")
+    };
+    if !CALLS.into_iter().any(calls) {
+        return Ok(Vec::new());
+    }
+    let mut masters = Masters::new()?;
+    let mut bridges = Vec::new();
+    for name in names {
+        let Some(link) = netio::link_named(name)? else { continue };
+        if masters.kind(LinkId(link.index)).map_err(io::Error::other)? == BRIDGE {
+            bridges.push(name.to_owned());
+        }
+    }
+    Ok(bridges)
 }
 
 fn translates_sources(chain: &BaseChain) -> bool {

@@ -9,7 +9,7 @@ use conntrack::Filter;
 use netio::PortId;
 use ruleset::{Forwarded, Translations, name_bits};
 use steer::AddressSet;
-use wire::{Family, mapped, protocol};
+use wire::{mapped, protocol};
 
 use crate::control::coordinator::Coordinator;
 use crate::control::host_guard::FromHost;
@@ -165,16 +165,9 @@ impl Coordinator {
     pub fn left_to_host(&self, rules: Option<&Rules>) -> Vec<Forwarded> {
         let Some(rules) = rules else { return Vec::new() };
         rules.translations().left_to_host(|family, interval| {
-            let number = |address: IpAddr| match (address, family) {
-                (IpAddr::V4(address), Family::V4) => Some(u128::from(address.to_bits())),
-                (IpAddr::V6(address), Family::V6) => Some(address.to_bits()),
-                _ => None,
-            };
             let own = self.routing.iter().flat_map(|routing| routing.own_addresses());
             let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
-            own.chain([loopback])
-                .filter_map(number)
-                .any(|number| (interval.low..=interval.high).contains(&number))
+            own.chain([loopback]).any(|own| interval.holds_address(family, own))
         })
     }
 }

@@ -1,4 +1,5 @@
 use ruleset::{Options, import};
+use wire::Family;
 
 use super::*;
 use crate::testing::router::{picture_with, routing_of};

@@ -9,6 +9,7 @@ use steer::BucketId;
 use wire::protocol;
 
 use crate::path::PacketPath;
+use crate::path::host_flows::HostFlows;
 
 /// Places of a connection table that one question covers. They take about as long as a batch of
 /// packets, whether many or few connections match.
@@ -63,6 +64,7 @@ impl PacketPath {
         let Some(bucket) = self.buckets.get_mut(bucket) else { return selected };
         if selection.is_of_all() {
             self.tracking.flush_inside(bucket, now, &mut self.counters);
+            bucket.host_flows = HostFlows::default();
         }
         let mut context = self.tracking.context(now, &mut self.counters);
         let Selection { filter, what, place } = selection;
@@ -125,7 +127,8 @@ impl Selection {
 
 impl Selection {
     /// True for the first piece of a bucket whose connections are all to be deleted. The
-    /// connections inside tunnels, which no filter chooses, end with it.
+    /// connections inside tunnels, which no filter chooses, end with it, and so do flows that were left
+    /// to the host.
     fn is_of_all(&self) -> bool {
         matches!((&self.what, self.place), (Operation::Delete, Part::Piece(from)) if from == Cursor::default())
             && *self.filter == Filter::default()

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use flow::Timestamp;
-use ruleset::{Interval, address_bits};
+use ruleset::Interval;
 use wire::{Family, Transport};
 
 use crate::path::PacketPath;
@@ -84,10 +84,7 @@ impl PacketPath {
         };
         let routing = router.routing();
         let is_host = |family: Family, addresses: Interval| {
-            let mut own = routing.own_addresses();
-            own.any(|own| {
-                own.is_ipv4() == (family == Family::V4) && addresses.holds(address_bits(own))
-            })
+            routing.own_addresses().any(|own| addresses.holds_address(family, own))
         };
         let input = rules.interface(packet.frame.port);
         rules.host_copies().has(&packet.network, input, is_host)

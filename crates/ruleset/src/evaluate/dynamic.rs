@@ -401,14 +401,14 @@ pub(super) struct Joining<'m> {
 }
 
 impl Joining<'_> {
-    fn is_in(&self, tally: &Tally) -> bool {
-        self.joined.iter().any(|it| it.is_of(tally))
-            || self.details.is_some_and(|details| details.is_tallied(tally))
+    fn joins(&self, tally: &Tally) -> bool {
+        self.details.is_none_or(|details| details.may_join(tally))
+            && !self.joined.iter().any(|it| it.is_of(tally))
     }
 
-    /// Counts the connection, unless it is counted already. Returns the number of connections.
+    /// Counts the connection if it is new and not counted yet. Returns the number of connections.
     pub fn join(&mut self, tally: &Tally) -> u32 {
-        if self.is_in(tally) {
+        if !self.joins(tally) {
             return tally.count();
         }
         let (tallied, count) = tally.join();
@@ -418,7 +418,7 @@ impl Joining<'_> {
 
     /// The number of connections that [`join`](Self::join) would return.
     pub fn would_join(&self, tally: &Tally) -> u32 {
-        tally.count() + u32::from(!self.is_in(tally))
+        tally.count() + u32::from(self.joins(tally))
     }
 }
 
@@ -466,7 +466,7 @@ pub(super) fn unchanged(
                 rate.over
             }
             Part::Connections(bound) => {
-                let tally = tally.filter(|tally| connection.is_in(tally))?;
+                let tally = tally.filter(|tally| !connection.joins(tally))?;
                 bound.lets_on(tally.count())
             }
             Part::Counter | Part::Quota { .. } => return None,
@@ -494,7 +494,8 @@ pub(super) fn would_go_on(
             }
             Part::Quota { bytes: most, over } => (state.bytes + bytes > *most) == *over,
             Part::Connections(bound) => {
-                bound.lets_on(tally.map_or(1, |tally| connection.would_join(tally)))
+                let none = Tally::default();
+                bound.lets_on(connection.would_join(tally.unwrap_or(&none)))
             }
         }
     })

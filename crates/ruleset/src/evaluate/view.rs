@@ -134,9 +134,10 @@ pub trait Details {
     fn helper(&self) -> u128;
     /// Label bits.
     fn label(&self) -> u128;
-    /// True if it has a place in this count of connections.
-    fn is_tallied(&self, _tally: &Tally) -> bool {
-        false
+    /// True if it is to take a place in this count of connections: its first packet is under way,
+    /// and it has none yet.
+    fn may_join(&self, _tally: &Tally) -> bool {
+        true
     }
 }
 

@@ -69,7 +69,29 @@ pub(crate) fn check(ruleset: &Parts) -> Vec<Flaw> {
     }
     flaws.extend(proxies_beside_source_translation(ruleset));
     flaws.extend(blind_to_the_host(ruleset, &hooks));
+    flaws.extend(blind_to_fragments(ruleset));
     flaws
+}
+
+/// Rules that ask whether a packet is a fragment. Datagrams are whole when rules see them, also where
+/// the kernel would not have put them together yet.
+fn blind_to_fragments(ruleset: &Parts) -> Vec<Flaw> {
+    let asks = |item: &Item| {
+        let mask = if let Item::Bits { mask, .. } = item { *mask } else { u128::MAX };
+        item.loads().iter().any(|load| load.field.tells_fragments(load.and & mask))
+    };
+    let is_meant = |(_, rule): &(u32, &Rule)| rule.items.iter().any(asks);
+    let flaw = |(id, rule): (u32, &Rule)| {
+        Flaw {
+        severity: Severity::Note,
+        chain: rule.chain,
+        rule: Some(RuleId(id)),
+        what: "no packet is a fragment for this rule: datagrams in fragments are put together before, \
+               and leave as they came"
+            .to_owned(),
+    }
+    };
+    (0..).zip(&ruleset.rules).filter(is_meant).map(flaw).collect()
 }
 
 /// Rules that change sets by packets before routing. The host's kernel has packets for the host to
@@ -241,3 +263,7 @@ fn misplaced(ruleset: &Parts, item: &Item, hooks: u8) -> Option<String> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+#[path = "graph_tests.rs"]
+mod tests;

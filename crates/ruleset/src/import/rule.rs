@@ -217,7 +217,8 @@ impl Reader<'_, '_> {
             return Err(right_path.unsupported("a concatenation compared with a constant"));
         };
         let (load, kind) = (*load, *kind);
-        if Self::missing_interface(right, kind) {
+        // A route that leads to no interface is asked for by the number of none.
+        if !matches!(load.field, Field::Route(_)) && Self::missing_interface(right, kind) {
             self.notes.push((right_path.to_string(), "the interface does not exist"));
         }
         match operator {

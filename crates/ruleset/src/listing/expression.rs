@@ -244,10 +244,9 @@ fn generated(name: &str, inside: &Value) -> String {
     words.extend(inside.get("mode").map(|mode| written(mode, PLAIN)));
     words.extend(inside.get("expr").map(|hashed| written(hashed, PLAIN)));
     words.push(format!("mod {}", number(inside.get("mod"))));
-    for key in ["seed", "offset"] {
-        let given = inside.get(key).filter(|value| value.as_u64() != Some(0));
-        words.extend(given.map(|value| format!("{key} {}", written(value, PLAIN))));
-    }
+    let given = |key: &str| inside.get(key).and_then(Value::as_u64).filter(|value| *value != 0);
+    words.extend(given("seed").map(|seed| format!("seed {seed:#x}")));
+    words.extend(given("offset").map(|offset| format!("offset {offset}")));
     words.join(" ")
 }
 

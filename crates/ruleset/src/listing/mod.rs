@@ -274,6 +274,17 @@ fn priority_name(family: &str, hook: &str, priority: i64) -> String {
     }
 }
 
+fn set_flags(out: &mut String, set: &Value) {
+    let flags = set.get("flags").unwrap_or(&Value::Null);
+    let is_dynamic = set.get("dynamic") == Some(&Value::Bool(true)) && !mentions(flags, "dynamic");
+    let flags = [if is_dynamic { "dynamic" } else { "" }, &names(flags)].map(str::to_owned);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).filter(|it| !it.is_empty()).collect();
+    // A timeout says so by itself.
+    if !(flags.is_empty() || flags == ["timeout"] && set.get("timeout").is_some()) {
+        line(out, 2, &format!("flags {}", flags.join(",")));
+    }
+}
+
 fn set(out: &mut String, set: &Value, kind: &str) {
     let types = match set.get("type") {
         Some(Value::Array(names)) => {
@@ -302,13 +313,7 @@ fn set(out: &mut String, set: &Value, kind: &str) {
     if let Some(size) = set.get("size").and_then(Value::as_u64) {
         line(out, 2, &format!("size {size}"));
     }
-    let flags = set.get("flags").unwrap_or(&Value::Null);
-    let is_dynamic = set.get("dynamic") == Some(&Value::Bool(true)) && !mentions(flags, "dynamic");
-    let flags = [if is_dynamic { "dynamic" } else { "" }, &names(flags)].map(str::to_owned);
-    let flags: Vec<&str> = flags.iter().map(String::as_str).filter(|it| !it.is_empty()).collect();
-    if !flags.is_empty() {
-        line(out, 2, &format!("flags {}", flags.join(",")));
-    }
+    set_flags(out, set);
     for statement in set.get("stmt").and_then(Value::as_array).into_iter().flatten() {
         line(out, 2, &statement::written(statement));
     }

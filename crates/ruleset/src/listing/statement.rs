@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::expression::{self, PLAIN, QUOTED, Style, quoted, time, verdict_map};
+use crate::TimeoutState;
 use crate::kind::only;
 
 /// A statement of a rule.
@@ -270,10 +271,12 @@ pub(super) fn synproxy(inside: &Value, between: &str) -> String {
 
 /// `established : 100, close : 4`.
 pub(super) fn policy(inside: &Value) -> String {
-    let states = inside.as_object().into_iter().flatten();
-    let states: Vec<String> =
-        states.map(|(state, seconds)| format!("{state} : {seconds}")).collect();
-    states.join(", ")
+    let mut states: Vec<(&String, &Value)> = inside.as_object().into_iter().flatten().collect();
+    // nft prints them in the order of the kernel's numbers.
+    let known = TimeoutState::OF_TCP.iter().chain(TimeoutState::OF_UDP);
+    states.sort_by_key(|(state, _)| known.clone().position(|(name, _)| name == state));
+    let states = states.iter().map(|(state, seconds)| format!("{state} : {seconds}"));
+    states.collect::<Vec<_>>().join(", ")
 }
 
 /// A time in milliseconds.

@@ -114,7 +114,7 @@ fn print_host_rules(book: &RuleBook, out: &mut Output) -> anyhow::Result<()> {
     let mut lines = host_rules::lines(book);
     let kernel = book.look_at_kernel();
     lines.extend(host_rules::lines_of_chains(&kernel.chains));
-    lines.extend(kernel.source_warning);
+    lines.extend(kernel.clashes);
     lines.extend(vague_warnings(book));
     lines.iter().try_for_each(|line| out.line(format_args!("             {line}")))
 }

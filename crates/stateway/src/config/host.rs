@@ -19,6 +19,7 @@ pub(super) fn problems(
     if are_keys_right {
         problems.extend(wrong_number_of_interfaces(config));
         problems.extend(stands_on_another(config));
+        problems.extend(bridges_of_kernel(config));
         problems.extend(placement(config, cpus));
     }
     if let Some(Err(error)) = config.socket.as_deref().map(ControlSocket::check) {
@@ -98,6 +99,31 @@ fn stands_on_another(config: &Configuration) -> Vec<Problem> {
             );
             problems.push(config.problem(above.name_line, "interface.name", what));
         }
+    }
+    problems
+}
+
+/// The interfaces of a bridge that are bridges of the kernel. Such a bridge hears of stations only what
+/// its own ports tell, and sends each frame for one behind the gateway to all of them; and it hands the
+/// gateway what goes from one of its ports to another.
+fn bridges_of_kernel(config: &Configuration) -> Vec<Problem> {
+    if config.mode != Mode::Bridge {
+        return Vec::new();
+    }
+    let Ok(mut masters) = Masters::new() else { return Vec::new() };
+    let mut is_bridge = |interface: &Interface| {
+        let link = interface.link.as_ref().map(|link| LinkId(link.index));
+        link.is_some_and(|link| masters.kind(link).is_ok_and(|kind| kind == engine::BRIDGE))
+    };
+    let mut problems = Vec::new();
+    for interface in config.interfaces.iter().filter(|it| is_bridge(it)) {
+        let what = format!(
+            "{0:?} is a bridge of the kernel, which sends frames for stations behind another bridge \
+             to all of its ports; name its ports here in its place (`ip link set PORT nomaster`), or \
+             set `mode = \"routed\"`",
+            interface.name
+        );
+        problems.push(config.problem(interface.name_line, "interface.name", what));
     }
     problems
 }

@@ -11,7 +11,7 @@ use super::*;
 use crate::Config;
 use crate::egress::Mode;
 use crate::path::rules::ruleset::Rules;
-use crate::path::selection::Selection;
+use crate::path::selection::{Operation, Part, Selection};
 use crate::testing::many_workers::TestGateway;
 use crate::testing::router::*;
 use crate::worker::command::Command;
@@ -272,4 +272,29 @@ fn connections_whose_packets_the_host_is_to_get_end_by_the_piece_and_others_stay
     gateway.leave(0, &[ask(5000, 53)]);
     gateway.pass(0, &ask(5000, 54));
     assert_eq!(gateway.connections(), 200);
+}
+
+#[test]
+fn a_flush_ends_flows_that_were_left_to_the_host() {
+    let mut gateway = gateway_with(2, &rules(""));
+    let packets = [
+        udp(&from_inside(CLIENT, SERVER), (5000, 53), b"ask"),
+        tcp(&from_inside(CLIENT, SERVER), (5000, 80), SYN, (1, 0)),
+    ];
+    gateway.leave(0, &packets);
+    gateway.set_rules(Some(RULES), 2);
+    // The kernel may still know their connections.
+    gateway.leave(0, &packets);
+    let now = gateway.now;
+    for bucket in gateway.hasher.config().buckets.iter() {
+        for worker in &mut gateway.workers {
+            let filter = Arc::new(Filter::default());
+            let place = Part::Piece(Cursor::default());
+            let all = Selection { filter, what: Operation::Delete, place };
+            worker.path.select(bucket, &all, now);
+        }
+    }
+    for packet in &packets {
+        gateway.pass(0, packet);
+    }
 }

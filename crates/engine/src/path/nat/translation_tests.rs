@@ -229,8 +229,17 @@ fn errors_are_about_what_their_receiver_has_sent() {
         let port = wire::QuotedTransport::Ports { source: client_port, destination: 53 };
         assert_eq!(quoted.transport, port);
         assert_eq!(quoted.source, Ipv4Addr::from(client).to_ipv6_mapped().octets());
+        assert_eq!(gateway.dropped(), u64::from(client_port - 2000));
+
+        // A redirect would have them talk past the gateway.
+        error[34] = wire::IcmpError::REDIRECT;
+        let network = wire::dissect(&error[..length]).unwrap().network.unwrap();
+        assert!(wire::checksum::fill_transport(&mut error[..length], &network));
+        gateway.arrive(1, &error[..length]);
+        gateway.run_until_idle();
+        assert!(gateway.sent(0).is_empty());
     }
-    assert_eq!(gateway.dropped(), 0);
+    assert_eq!(gateway.reasons(), [DropReason::NatIcmpRedirect]);
 }
 
 #[test]

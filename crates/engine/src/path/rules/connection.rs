@@ -98,8 +98,9 @@ impl Details for ConnectionDetails<'_> {
         name.and_then(name_bits).unwrap_or(0)
     }
 
-    fn is_tallied(&self, tally: &Tally) -> bool {
-        self.tracked.connection.is_some_and(|id| self.table.is_tallied(id, tally))
+    fn may_join(&self, tally: &Tally) -> bool {
+        let connection = self.tracked.connection.filter(|_| self.tracked.fresh);
+        connection.is_some_and(|id| !self.table.is_tallied(id, tally))
     }
 
     fn label(&self) -> u128 {

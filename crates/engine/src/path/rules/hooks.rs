@@ -11,7 +11,7 @@ use conntrack::Tracked;
 use flow::{DropReason, ZonePair};
 use netio::PortId;
 use ruleset::{Connection, Decision, Hook, NatKind, NatRequest, Outcome, PacketView, Routes};
-use wire::Network;
+use wire::{Family, IcmpError, Network, Transport};
 
 use crate::egress::bridge::OutputPorts;
 use crate::egress::original_ends::original_ends;
@@ -24,6 +24,12 @@ use crate::path::scratch::{Progress, Scratch};
 use crate::path::step::{End, OrDrop, Reply, Step, dropped};
 use crate::path::{PacketPath, TimeSource};
 use conntrack::nat::TranslatedEnd;
+
+/// True for an ICMP redirect that quotes a packet.
+const fn is_redirect(network: &Network) -> bool {
+    let Transport::IcmpError(IcmpError { kind, .. }) = network.transport else { return false };
+    matches!(network.family, Family::V4) && kind == IcmpError::REDIRECT
+}
 
 impl PacketPath {
     /// Asks the rules in front of tracking. They may give the packet a zone, or leave it untracked.
@@ -69,6 +75,10 @@ impl PacketPath {
         scratch: &mut Scratch,
     ) -> Step {
         if scratch.tracked.is_translated() {
+            // As in the kernel: the two ends would talk past the gateway, without translation.
+            if is_redirect(&packet.network) {
+                return dropped(DropReason::NatIcmpRedirect);
+            }
             scratch.set_address_changes(self.address_changes(packet, &scratch.tracked));
         }
         let found = if scratch.proxy.skips_early_chains {

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use lab::{Error, Family, Lab, Namespace, Result, Tracking, Transport, ping};
+use lab::{Error, Family, Lab, Namespace, Result, StatewaySpec, Tracking, Transport, ping};
 
 use crate::scenario::{
     CLOSED, FAMILIES, beside_others, echo, echos_at_server, every_client, fragments_arrive,
@@ -139,6 +139,40 @@ fn a_bridge_whose_frames_the_kernel_tracks_is_a_lan() {
             }",
         )?;
         bridge_goes_on(&lab)?;
+        assert_eq!(stateway.stop()?.code, Some(0));
+        Ok(())
+    });
+}
+
+/// Isolates the ports of the bridge, as rules for containers do.
+const ISOLATED: &str = "
+table inet t {
+    chain forward {
+        type filter hook forward priority filter; policy accept;
+        iifname \"lan0\" oifname \"lan0\" drop
+    }
+}
+";
+
+/// Packets from port to port of the bridge do not come to the gateway. An operator who moves such a
+/// rule from the kernel to the gateway hears that it does nothing there.
+#[test]
+fn rules_between_ports_of_a_bridge_are_warned_of_while_the_kernel_has_none() {
+    beside_others(|| {
+        let (lab, _neighbour) = bridged(true)?;
+        let spec = StatewaySpec { ruleset: Some(ISOLATED.to_owned()), ..router_spec(1)? };
+        let stateway = start_in(lab.gateway(), &spec)?;
+        bridge_goes_on(&lab)?;
+        let warnings = || {
+            let status = stateway.query(&["status"])?;
+            let is_of_bridge = |it: &&serde_json::Value| it.to_string().contains("ports of lan0");
+            Ok(status["warnings"].as_array().unwrap().iter().filter(is_of_bridge).count())
+        };
+        assert_eq!(warnings()?, 1);
+        lab.gateway().load_rules(ISOLATED)?;
+        assert_eq!(warnings()?, 0);
+        let report = ping(lab.on_client("ping"), NEIGHBOUR[0].parse().unwrap(), 2)?;
+        assert_eq!(report.received, 0, "the kernel isolates the ports");
         assert_eq!(stateway.stop()?.code, Some(0));
         Ok(())
     });

@@ -44,6 +44,28 @@ fn a_bridge_refuses_an_interface_on_top_of_another_of_its_own() {
     });
 }
 
+#[test]
+fn a_bridge_refuses_a_bridge_of_the_kernel() {
+    beside_others(|| {
+        let namespace = Namespace::new("stack")?;
+        namespace.ip(&[
+            "link add lan0 type bridge",
+            "link add wan0 type veth peer name outside",
+            "link set lan0 up",
+            "link set wan0 up",
+        ])?;
+        let config = bridge_spec(1)?.config(&["lan0", "wan0"]);
+        let output = with_config(&namespace, "check", &config)?.run()?;
+        let said = "tried.toml:6: interface.name: \"lan0\" is a bridge of the kernel";
+        assert_eq!(output.code, Some(2), "{}", output.stderr);
+        assert!(output.stderr.contains(said), "{}", output.stderr);
+        let config = router_spec(1)?.config(&["lan0", "wan0"]);
+        let output = with_config(&namespace, "check", &config)?.run()?;
+        assert_eq!(output.code, Some(0), "{}", output.stderr);
+        Ok(())
+    });
+}
+
 /// Makes `top0` on top of `lan0`.
 fn on_top(gateway: &Namespace) -> Result<()> {
     let made = gateway.ip(&[

@@ -151,8 +151,8 @@ table inet bounds {
 }
 ";
 
-/// Takes every connection, and closes it when the client does. Clients send nothing.
-const LISTENS: &str = "
+/// Takes every connection, returns each byte of it, and closes it when the client does.
+const ECHOES: &str = "
 import selectors, socket
 wanted = selectors.DefaultSelector()
 for port in (9000, 9001):
@@ -163,6 +163,8 @@ while True:
         if key.data:
             client, _ = key.fileobj.accept()
             wanted.register(client, selectors.EVENT_READ, False)
+        elif read := key.fileobj.recv(1):
+            key.fileobj.sendall(read)
         else:
             wanted.unregister(key.fileobj)
             key.fileobj.close()
@@ -210,7 +212,7 @@ print(outcomes)
 
 fn bounded(lab: &Lab) -> Result<String> {
     wait_for_pings(lab)?;
-    let mut server = lab.on_server("python3").args(["-c", LISTENS]).spawn()?;
+    let mut server = lab.on_server("python3").args(["-c", ECHOES]).spawn()?;
     server.wait_for_port(Transport::Tcp, 9001)?;
     let address = lab.server_address(Family::V4).to_string();
     let output = lab.on_client("python3").args(["-c", BOUNDED, &address]).check()?;
@@ -235,6 +237,94 @@ fn connections_are_counted_as_by_the_kernel_with_any_number_of_workers() {
             let mut lab = start(bridge_spec(workers)?)?;
             load(&lab, BOUNDING)?;
             assert_eq!(bounded(&lab)?, said, "{workers} workers");
+            let ours = stateway(&lab).query(&["rules", "list"])?;
+            assert_eq!(counted(&ours), theirs, "{workers} workers");
+            stop_cleanly(&mut lab)?;
+        }
+        Ok(())
+    });
+}
+
+/// Bounds all connections, and those of an address, also by packets that open none.
+const LATE: &str = "
+table inet late {
+    set clients {
+        type ipv4_addr
+        flags dynamic
+        size 4096
+    }
+    chain forward {
+        type filter hook forward priority filter; policy accept;
+        tcp dport 9000 ct count over 3 counter reject with tcp reset
+        tcp dport 9001 add @clients { ip saddr ct count over 3 } counter reject with tcp reset
+    }
+}
+";
+
+/// Opens connections, talks on them and opens more when it gets a signal, and tells what became of
+/// each attempt and of each byte.
+const TALKS: &str = "
+import signal, socket, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+address, outcomes, opened = sys.argv[1], '', []
+def open_some():
+    global outcomes
+    for port in (9000, 9001):
+        for number in range(5):
+            client = socket.socket()
+            client.settimeout(10)
+            try:
+                client.connect((address, port))
+                opened.append(client)
+                outcomes += '+'
+            except ConnectionRefusedError:
+                outcomes += '-'
+    outcomes += ' '
+open_some()
+print('open', flush=True)
+signal.sigwait({signal.SIGUSR1})
+for client in opened * 2:
+    client.sendall(b'a')
+    outcomes += '.' if client.recv(1) else '!'
+open_some()
+print(outcomes)
+";
+
+/// Loads the rules while connections are open.
+fn bounded_late(lab: &Lab, load: impl FnOnce() -> Result<()>) -> Result<String> {
+    wait_for_pings(lab)?;
+    let mut server = lab.on_server("python3").args(["-c", ECHOES]).spawn()?;
+    server.wait_for_port(Transport::Tcp, 9001)?;
+    let address = lab.server_address(Family::V4).to_string();
+    let mut client = lab.on_client("python3").args(["-c", TALKS, &address]).spawn()?;
+    client.wait_for_text("open")?;
+    load()?;
+    client.signal("USR1");
+    let output = client.finish()?;
+    server.terminate()?;
+    Ok(output.stdout)
+}
+
+#[test]
+fn connections_from_before_the_rules_are_neither_counted_nor_refused() {
+    beside_others(|| {
+        stateway_binary()?;
+        let kernel = kernel_router(Tracking::Conntrack)?;
+        // The kernel tracks from the first rule on that asks.
+        kernel.gateway().load_rules(
+            "table inet first { chain forward {
+            type filter hook forward priority filter; ct state new counter; }; }",
+        )?;
+        let said = bounded_late(&kernel, || kernel.gateway().load_rules(LATE))?;
+        let theirs = kernel.gateway().listed_rules()?;
+        let theirs: Value = serde_json::from_str(&theirs).expect("JSON");
+        let theirs = &counted(&theirs)[1..];
+        drop(kernel);
+        assert_eq!(said, format!("open\n{} {}+++--+++-- \n", "+".repeat(10), ".".repeat(20)));
+
+        for workers in [1, 2] {
+            let mut lab = start(bridge_spec(workers)?)?;
+            assert_eq!(bounded_late(&lab, || load(&lab, LATE))?, said, "{workers} workers");
             let ours = stateway(&lab).query(&["rules", "list"])?;
             assert_eq!(counted(&ours), theirs, "{workers} workers");
             stop_cleanly(&mut lab)?;

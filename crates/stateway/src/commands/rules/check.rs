@@ -165,7 +165,7 @@ fn print(
         out.title(title)?;
         lines.iter().try_for_each(|line| out.line(line))?;
     }
-    for warning in kernel.source_warning.iter().chain(&vague_warnings(book)) {
+    for warning in kernel.clashes.iter().chain(&vague_warnings(book)) {
         tell!("warning: {warning}");
     }
     for (severity, title) in [
