@@ -291,8 +291,10 @@ impl<'a> Keeper<'a> {
             }
             return Ok(Found::OfAnother);
         };
-        tell_holder(&Word::Keeps(device.node));
+        let node = device.node;
         let device = Device::open(&device.name)?;
+        anyhow::ensure!(device.identity().node == node, "its name is that of another device now");
+        tell_holder(&Word::Keeps(node));
         let kept = Kept { device, lease, request: None, by_others: BTreeSet::new() };
         self.kept.push(kept);
         Ok(Found::Device(self.kept.len() - 1, Box::new(session)))
@@ -300,16 +302,16 @@ impl<'a> Keeper<'a> {
 
     /// Forgets devices that were deleted. Their settings have gone with them.
     fn forget_gone(&mut self) -> anyhow::Result<()> {
-        let mut here = Vec::new();
-        for kept in self.kept.drain(..) {
+        let mut at = 0;
+        while let Some(kept) = self.kept.get(at) {
             if kept.device.whereabouts()? == Whereabouts::Gone {
                 let _lock = self.store.lock()?;
                 self.store.remove(kept.device.identity())?;
+                self.kept.remove(at);
             } else {
-                here.push(kept);
+                at += 1;
             }
         }
-        self.kept = here;
         Ok(())
     }
 
