@@ -3,6 +3,8 @@
 #[cfg(feature = "bench")]
 mod bench;
 mod check;
+#[cfg(any(feature = "bench", feature = "demo"))]
+mod colours;
 pub mod conntrack;
 mod defrag;
 #[cfg(feature = "demo")]

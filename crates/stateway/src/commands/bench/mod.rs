@@ -6,6 +6,7 @@ mod io;
 mod policy;
 mod sync;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bench::Options;
@@ -39,6 +40,9 @@ pub struct Args {
     /// Print one JSON object as the last line.
     #[arg(short, long)]
     json: bool,
+    /// With `policy`: draw the delay against the load (SVG).
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 fn names() -> clap::builder::PossibleValuesParser {
@@ -52,9 +56,13 @@ fn names() -> clap::builder::PossibleValuesParser {
 }
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
+    if args.plot.is_some() && args.name != policy::NAME {
+        let what = format!("bench {} draws no plot; bench {} does", args.name, policy::NAME);
+        return Err(UsageError(what).into());
+    }
     match args.name.as_str() {
         io::NAME => return io::run(args.quick, args.json, out),
-        policy::NAME => return policy::run(args.quick, args.json, out),
+        policy::NAME => return policy::run(args.quick, args.json, args.plot.as_deref(), out),
         attacks::NAME => return attacks::run(args.quick, args.json, out),
         captures::NAME => return captures::run(args.quick, args.json, out),
         _ => {}

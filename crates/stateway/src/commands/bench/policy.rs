@@ -5,7 +5,9 @@
 //! and nearly the same moment. MIX has a gateway of its own beside it, because queues for each service
 //! are opened at the start.
 
+mod delay;
 mod overload;
+mod plot;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,6 +23,7 @@ use lab::{
 };
 use serde_json::{Value, json};
 
+use self::delay::Delays;
 use self::overload::{Overload, Pair};
 use super::spinner;
 use crate::print::{Align, Output, Table};
@@ -38,6 +41,8 @@ const USUAL: u16 = 24;
 const GATEWAY_CPU: u32 = 0;
 /// The part of the score that latency has.
 const LATENCY_WEIGHT: f64 = 0.5;
+/// Rounds at most in which delays are measured against the load.
+const DELAY_ROUNDS: usize = 3;
 /// Silence before the CPU time of a worker that waits is measured.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -78,7 +83,13 @@ impl Cell {
     }
 }
 
-pub fn run(quick: bool, json: bool, out: &mut Output) -> anyhow::Result<()> {
+/// Measures the policies. With a name, draws the delay against the load into a file (SVG).
+pub fn run(
+    quick: bool,
+    json: bool,
+    plotted: Option<&Path>,
+    out: &mut Output,
+) -> anyhow::Result<()> {
     let binary = std::env::current_exe().context("the path of this program is unknown")?;
     let machine = Machine::here();
     out.line(&machine)?;
@@ -98,9 +109,17 @@ pub fn run(quick: bool, json: bool, out: &mut Output) -> anyhow::Result<()> {
     let idle_cpu = idle_cpu(labs.none, if quick { 1 } else { 5 })?;
     spinner.set_message("More than the gateway can carry");
     let overload = overload(labs, &binary, rounds, 2 * time)?;
+    spinner.set_message("Delays against the load");
+    let begin = |policy| set_policy(gateway(labs.of(policy))?, policy);
+    let turns = (rounds.min(DELAY_ROUNDS), time / 2);
+    let delays = delay::measure(labs, &binary, overload.capacity, turns, begin)?;
     spinner.finish_and_clear();
-    let findings = Findings { rounds: &closed, overload: &overload };
+    let findings = Findings { rounds: &closed, overload: &overload, delays: &delays };
     findings.print(idle_cpu, out)?;
+    if let Some(file) = plotted {
+        plot::write(file, &delays.loads)?;
+        out.line(format_args!("plot: {}", file.display()))?;
+    }
     if !json {
         return Ok(());
     }
@@ -120,10 +139,7 @@ fn round(
     let mut round = Round::new();
     for cell in Cell::all() {
         for policy in Policy::ALL.into_iter().filter(|policy| cell.is_for(*policy)) {
-            let lab = match policy {
-                Policy::Mix => labs.mix,
-                _ => labs.none,
-            };
+            let lab = labs.of(policy);
             set_policy(gateway(lab)?, policy)?;
             let report = transactions(
                 lab,
@@ -180,6 +196,7 @@ fn idle_cpu(lab: &Lab, seconds: u64) -> anyhow::Result<f64> {
 struct Findings<'a> {
     rounds: &'a [Round],
     overload: &'a Overload,
+    delays: &'a Delays,
 }
 
 impl Findings<'_> {
@@ -254,7 +271,8 @@ impl Findings<'_> {
     /// The share that the thread of both ends had of its CPU in the worst turn.
     fn cpu_share(&self) -> f64 {
         let reports = self.rounds.iter().flat_map(BTreeMap::values);
-        reports.map(|report| report.cpu_share).fold(self.overload.cpu_share(), f64::min)
+        let others = self.overload.cpu_share().min(self.delays.cpu_share());
+        reports.map(|report| report.cpu_share).fold(others, f64::min)
     }
 
     fn cells(&self) -> Vec<Value> {
@@ -295,6 +313,7 @@ impl Findings<'_> {
             "mix_score": self.score(),
             "cells": self.cells(),
             "open_loop": self.overload.to_json(),
+            "delay": self.delays.to_json(),
             "memory": Value::Null,
             "missing": { "memory": "the policies of a gateway in memory are not measured yet" },
         });
@@ -355,6 +374,7 @@ impl Findings<'_> {
         table.print(out)?;
         let score = self.score().map_or("-".to_owned(), |score| format!("{score:.3}"));
         out.line(format_args!("mix_score {score}, idle_cpu {idle_cpu:.4}"))?;
+        self.delays.print(out)?;
         if let Some(noise) = Noise::of(self.cpu_share()) {
             out.line(noise)?;
         }
@@ -422,7 +442,8 @@ mod tests {
         };
         let rounds = [round(1.0), round(0.5), round(2.0)];
         let overload = Overload { capacity: 1.0, rounds: Vec::new() };
-        let json = Findings { rounds: &rounds, overload: &overload }.to_json(0.01);
+        let delays = Delays::default();
+        let json = Findings { rounds: &rounds, overload: &overload, delays: &delays }.to_json(0.01);
         let figure = |key: &str| (json[key].as_f64().unwrap() * 1000.0).round();
         assert_eq!(figure("bulk_over_none"), 1300.0);
         assert_eq!(figure("cpu_over_none"), 1250.0);

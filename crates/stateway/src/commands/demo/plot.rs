@@ -6,11 +6,9 @@ use anyhow::{Context, anyhow};
 use plotters::prelude::*;
 
 use super::{Run, Sample};
+use crate::commands::colours::COLOURS;
 
 const SIZE: (u32, u32) = (900, 560);
-/// One colour for each worker, of those by Okabe and Ito, which colour-blind people can tell apart.
-const COLOURS: [RGBColor; 4] =
-    [RGBColor(0, 114, 178), RGBColor(230, 159, 0), RGBColor(0, 158, 115), RGBColor(204, 121, 167)];
 
 /// Draws a run.
 ///

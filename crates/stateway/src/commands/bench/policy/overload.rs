@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bench::Spread;
+use engine::Policy;
 use lab::{Lab, OpenLoopReport, OpenLoopSpec, open_loop};
 use serde_json::{Value, json};
 
@@ -50,6 +51,13 @@ pub struct Overload {
 pub struct Pair<'a> {
     pub none: &'a Lab,
     pub mix: &'a Lab,
+}
+
+impl<'a> Pair<'a> {
+    /// The gateway that is to have a policy.
+    pub fn of(self, policy: Policy) -> &'a Lab {
+        if policy == Policy::Mix { self.mix } else { self.none }
+    }
 }
 
 /// The highest rate that arrives, while more and more is offered.
