@@ -70,7 +70,7 @@ pub use rules::{
     EVERYTHING_PASSES, HostRule, KernelLook, RuleBook, RulesRefused, check_memory,
     iptables_warning, no_ruleset, repeated_element,
 };
-pub use server::{HandOverRequest, Server, ServerError, Successors};
+pub use server::{HandOverRequest, HostPolicies, Server, ServerError, Successors};
 pub use socket::{BindError, ControlSocket};
 
 /// Version of all JSON that this crate produces.

@@ -76,6 +76,7 @@ pub(crate) fn router(shared: Shared) -> Router {
 
 async fn status(State(shared): State<Shared>) -> Answer<Status> {
     let (keeper, log_lines_lost) = (shared.rules.clone(), shared.log_lines_lost);
+    let host_policies = (shared.host_policies)();
     call(shared, move |gateway| {
         let mut tunables = gateway.tunables().into_iter();
         let limit = tunables.find(|(tunable, _)| tunable.name == "nf_conntrack_max");
@@ -91,7 +92,8 @@ async fn status(State(shared): State<Shared>) -> Answer<Status> {
         let of_log = (log_lines_lost > 0).then(|| lost_lines(log_lines_lost));
         let warnings = gateway.rule_troubles().into_iter();
         let warnings = warnings.chain(of_kernel).chain(of_book).chain(of_log).collect();
-        Ok(Status { rules, warnings, log_lines_lost, ..Status::new(&status, limit) })
+        let status = Status::new(&status, limit);
+        Ok(Status { rules, warnings, log_lines_lost, host_policies, ..status })
     })
     .await
 }

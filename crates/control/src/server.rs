@@ -24,7 +24,7 @@ use crate::gate::Gate;
 use crate::routes;
 use crate::rule_body::Turns;
 use crate::rules::{Keeper, RuleBook};
-use crate::schema::{HandedOver, Upgrade};
+use crate::schema::{HandedOver, HostPolicy, Upgrade};
 use crate::socket::ControlSocket;
 
 /// The largest number of lists and event streams at the same time; each has a thread.
@@ -58,6 +58,9 @@ pub enum HandOverRequest {
 
 /// Takes requests that the gateway hand over. It returns at once.
 pub type Successors = Arc<dyn Fn(HandOverRequest) + Send + Sync>;
+
+/// Tells the policies of the host that hold while the gateway runs.
+pub type HostPolicies = Arc<dyn Fn() -> Vec<HostPolicy> + Send + Sync>;
 
 /// The reason why the control socket can not be served.
 #[derive(Debug, thiserror::Error)]
@@ -111,11 +114,14 @@ pub(crate) struct Shared {
     pub stop: Arc<Stop>,
     /// The number of lost lines of the log.
     pub log_lines_lost: fn() -> u64,
+    /// Policies of the host for devices.
+    pub host_policies: HostPolicies,
 }
 
 impl Server {
     /// Starts to serve. `peer` is that of state sync. `rules` is the ruleset that the gateway was
     /// started with. `successors` gets requests that the gateway hand over. `log_lines_lost` returns the number of lost lines of its log.
+    /// `host_policies` returns the policies of the host that hold while it runs.
     ///
     /// # Errors
     /// [`ServerError`] when the system has no thread or descriptor left. Then the socket is
@@ -127,6 +133,7 @@ impl Server {
         rules: Option<RuleBook>,
         successors: Successors,
         log_lines_lost: fn() -> u64,
+        host_policies: HostPolicies,
     ) -> Result<Self, ServerError> {
         let runtime = Builder::new_current_thread()
             .enable_io()
@@ -165,6 +172,7 @@ impl Server {
             connections,
             stop,
             log_lines_lost,
+            host_policies,
         };
         let thread = std::thread::Builder::new()
             .name("control".into())

@@ -19,6 +19,8 @@ use crate::napis::{NapiState, Napis};
 
 /// The kernel's error for a file of a device that is gone: ENODEV.
 const NO_DEVICE: i32 = 19;
+/// Counters of lost packets.
+const LOSSES: [&str; 4] = ["rx_dropped", "rx_missed_errors", "rx_fifo_errors", "tx_dropped"];
 /// Looks for a device that another program renames all the time.
 const MAX_RENAMES: usize = 5;
 
@@ -61,6 +63,17 @@ pub struct Device {
     coalescer: Result<Coalescer, Refusal>,
     /// The NAPIs when the last snapshot was taken.
     places: Vec<Napi>,
+}
+
+/// The place of a device that was found before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// In this network namespace, by the number that it had.
+    Here,
+    /// In another network namespace, or back from one by another number.
+    Elsewhere,
+    /// It was deleted, and its settings with it.
+    Gone,
 }
 
 /// The directory of the network devices, in a sysfs of our own or in `/sys`.
@@ -150,30 +163,41 @@ impl Device {
         path_of(self.directory.as_raw_fd()).join(name)
     }
 
-    /// Fails unless number, name and directory still belong together in this network namespace. Files
-    /// are reached by the directory, and netlink goes by the number, which may be another device's.
-    fn check_presence(&self) -> io::Result<()> {
-        let absent = || {
-            let text = "the device is gone, or in another network namespace";
-            io::Error::new(io::ErrorKind::NotFound, text)
-        };
-        let is_gone = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound => absent(),
-            _ if error.raw_os_error() == Some(NO_DEVICE) => absent(),
-            _ => error,
+    /// Finds out where the device is now.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn whereabouts(&self) -> io::Result<Whereabouts> {
+        let is_gone = |error: &io::Error| {
+            error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(NO_DEVICE)
         };
         // The device may be renamed between the question for its name and the look there.
         for _ in 0..MAX_RENAMES {
-            if text(self.file("ifindex")).map_err(is_gone)? != self.identity.index.to_string() {
-                return Err(absent());
+            let index = match text(self.file("ifindex")) {
+                Err(error) if is_gone(&error) => return Ok(Whereabouts::Gone),
+                index => index?,
+            };
+            if index != self.identity.index.to_string() {
+                break;
             }
-            let link = netio::link_state(self.identity.index)?.ok_or_else(absent)?;
+            let Some(link) = netio::link_state(self.identity.index)? else { break };
             let here = fs::metadata(self.classes.path().join(&link.name));
             if here.is_ok_and(|directory| directory.ino() == self.identity.node) {
-                return Ok(());
+                return Ok(Whereabouts::Here);
             }
         }
-        Err(absent())
+        Ok(Whereabouts::Elsewhere)
+    }
+
+    /// Fails unless number, name and directory still belong together in this network namespace. Files
+    /// are reached by the directory, and netlink goes by the number, which may be another device's.
+    fn check_presence(&self) -> io::Result<()> {
+        let absent = match self.whereabouts()? {
+            Whereabouts::Here => return Ok(()),
+            Whereabouts::Elsewhere => "the device is in another network namespace",
+            Whereabouts::Gone => "the device is gone",
+        };
+        Err(io::Error::new(io::ErrorKind::NotFound, absent))
     }
 
     /// Reads everything that policies look at.
@@ -201,6 +225,22 @@ impl Device {
         Ok(snapshot)
     }
 
+    /// Packets that the device has received and sent, and those that it has lost.
+    ///
+    /// # Errors
+    /// The system's error, also if the device is gone.
+    pub fn packets(&self) -> io::Result<[u64; 2]> {
+        let sum = |names: &[&str]| {
+            let count = |name: &&str| {
+                let text = text(self.file("statistics").join(name))?;
+                text.parse::<u64>()
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+            };
+            names.iter().map(count).sum::<io::Result<u64>>()
+        };
+        Ok([sum(&["rx_packets", "tx_packets"])?, sum(&LOSSES)?])
+    }
+
     /// Number of queues whose names begin so.
     fn queues(&self, kind: &str) -> u16 {
         let entries = fs::read_dir(self.file("queues")).into_iter().flatten().flatten();
@@ -225,6 +265,9 @@ impl Device {
                     snapshot.unavailable.push(LeftAlone::new(setting, reason));
                 }
                 Err(error) => {
+                    if error.kind() != io::ErrorKind::NotFound {
+                        snapshot.unreadable.insert(setting);
+                    }
                     snapshot.unavailable.push(LeftAlone::new(setting, error.to_string()));
                 }
             }
@@ -236,6 +279,10 @@ impl Device {
             Ok(napis) => napis.list(self.identity.index).map_err(|it| it.to_string()),
             Err(refusal) => Err(format!("this kernel does not list NAPIs: {refusal}")),
         };
+        // Drivers have no NAPIs while the device is down. The kernel keeps the values of some.
+        let link = netio::link_state(self.identity.index);
+        snapshot.hides_napis =
+            list.is_err() || !link.is_ok_and(|link| link.is_some_and(|it| it.up));
         let list = list.unwrap_or_else(|reason| {
             snapshot.unavailable.push(LeftAlone::new("napi", reason));
             Vec::new()
@@ -265,11 +312,8 @@ impl Device {
     }
 
     fn read_coalescing(&mut self, snapshot: &mut Snapshot) {
-        let coalesced = match &mut self.coalescer {
-            Ok(coalescer) => coalescer.get(self.identity.index).map_err(|it| it.to_string()),
-            Err(refusal) => Err(refusal.to_string()),
-        };
-        match coalesced {
+        let coalescer = netlink(&mut self.coalescer);
+        match coalescer.and_then(|coalescer| coalescer.get(self.identity.index)) {
             Ok(coalesced) => {
                 for kind in Coalescing::ALL {
                     if let Some(value) = coalesced.value(kind) {
@@ -278,6 +322,9 @@ impl Device {
                 }
             }
             Err(answer) => {
+                if answer.error.kind() != io::ErrorKind::Unsupported {
+                    snapshot.unreadable.extend(Coalescing::ALL.map(Setting::Coalescing));
+                }
                 let reason = format!("the device has none: the kernel answers: {answer}");
                 snapshot.unavailable.push(LeftAlone::new("coalesce", reason));
             }

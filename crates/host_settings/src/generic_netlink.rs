@@ -20,6 +20,9 @@ const CONTROLLER: u16 = 16;
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
 const FAMILY_NAME: u16 = 2;
+const FAMILY_GROUPS: u16 = 7;
+const GROUP_NAME: u16 = 1;
+const GROUP_ID: u16 = 2;
 /// Flag of an error with more about it, and the attribute with its text (linux/netlink.h).
 const MORE: u16 = 1 << 9;
 const TEXT: u16 = 1;
@@ -122,6 +125,12 @@ impl Answer {
         self.number(kind)?.try_into().ok()
     }
 
+    /// The attributes inside of one.
+    fn nested(&self, kind: u16) -> Option<Self> {
+        let (_, value) = self.0.iter().find(|(it, _)| *it == kind)?;
+        Some(Self::read(value))
+    }
+
     fn text(&self, kind: u16) -> Option<String> {
         let (_, value) = self.0.iter().find(|(it, _)| *it == kind)?;
         Some(String::from_utf8_lossy(value).trim_end_matches('\0').to_owned())
@@ -143,6 +152,24 @@ impl Family {
     /// # Errors
     /// The kernel's answer, if it has no such family.
     pub fn new(name: &str, version: u8) -> Result<Self, Refusal> {
+        Self::open(name, version).map(|(family, _)| family)
+    }
+
+    /// The number of a multicast group of a family, by the names of both.
+    ///
+    /// # Errors
+    /// The kernel's answer, if it has no such family or group.
+    pub fn group(family: &str, group: &str) -> Result<u32, Refusal> {
+        let (_, answer) = Self::open(family, 1)?;
+        let groups = answer.nested(FAMILY_GROUPS).unwrap_or(Answer(Vec::new()));
+        let mut groups = groups.0.iter().map(|(_, inner)| Answer::read(inner));
+        let found = groups.find(|it| it.text(GROUP_NAME).as_deref() == Some(group));
+        let number = found.and_then(|it| it.small(GROUP_ID));
+        Ok(number.ok_or(io::Error::from(io::ErrorKind::NotFound))?)
+    }
+
+    /// The family of this name, with what the kernel says about it.
+    fn open(name: &str, version: u8) -> Result<(Self, Answer), Refusal> {
         let mut socket = Socket::new(NETLINK_GENERIC)?;
         socket.bind_auto()?;
         // The kernel has answered when the request has been sent.
@@ -153,10 +180,11 @@ impl Family {
         let name = format!("{name}\0");
         let attributes = Attributes::default().bytes(FAMILY_NAME, name.as_bytes());
         let answers = it.send(GET_FAMILY, NLM_F_ACK, &attributes)?;
-        let number = answers.first().and_then(|it| it.small(FAMILY_ID));
-        it.number = number.ok_or(io::Error::from(io::ErrorKind::InvalidData))?;
+        let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+        let answer = answers.into_iter().next().ok_or_else(invalid)?;
+        it.number = answer.small(FAMILY_ID).ok_or_else(invalid)?;
         it.version = version;
-        Ok(it)
+        Ok((it, answer))
     }
 
     /// Asks about one thing, or changes it.
@@ -258,6 +286,13 @@ mod tests {
     #[test]
     fn a_family_that_the_kernel_lacks_is_refused() {
         let refusal = Family::new("stateway-none", 1).unwrap_err();
+        assert_eq!(refusal.error.kind(), io::ErrorKind::NotFound, "{refusal}");
+    }
+
+    #[test]
+    fn the_group_of_a_family_has_a_number() {
+        assert!(Family::group("nlctrl", "notify").unwrap() > 0);
+        let refusal = Family::group("nlctrl", "stateway-none").unwrap_err();
         assert_eq!(refusal.error.kind(), io::ErrorKind::NotFound, "{refusal}");
     }
 }

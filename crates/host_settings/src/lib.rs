@@ -2,6 +2,9 @@
 //!
 //! A [`Session`] is a device with its journal. It plans by [`netpolicy`], and carries plans out.
 //!
+//! [`News`] tell when a plan has to be made again. A [`Lease`] is the right to keep a device at its
+//! policy.
+//!
 //! Each setting has one interface: sysfs for the steering of packets and for a device's deferral of
 //! interrupts, the family netdev of generic netlink for that of each NAPI, the family ethtool for
 //! coalescing, `/proc/irq` for interrupts. Nothing reads the text of another tool.
@@ -14,13 +17,17 @@
 mod coalescing;
 mod device;
 mod generic_netlink;
+mod lease;
 mod machine;
 mod napis;
+mod news;
 mod session;
 mod store;
 
-pub use device::{Device, DeviceError, name_of};
+pub use device::{Device, DeviceError, Whereabouts, name_of};
 pub use generic_netlink::Refusal;
-pub use machine::boot_id;
+pub use lease::{Keeper, Lease};
+pub use machine::{boot_id, busy_time};
+pub use news::{News, Subject};
 pub use session::{Done, Error, Session};
 pub use store::{DEFAULT_DIRECTORY, Found, Lock, Store, StoreError};

@@ -14,6 +14,10 @@ const PLACERS: [&str; 3] = ["irqbalance", "tuned", "bpftune"];
 const NEAR: u32 = 10;
 /// The process id of the parent of the kernel's threads.
 const KTHREADD: u32 = 2;
+/// Unit of the times in `/proc/stat`, ns (USER_HZ), and the place of the idle time there. The time in
+/// which an idle CPU waits for a disk follows.
+const TICK: u64 = 10_000_000;
+const IDLE: usize = 3;
 const CPUS: &str = "/sys/devices/system/cpu";
 const NODES: &str = "/sys/devices/system/node";
 
@@ -68,6 +72,26 @@ fn distances(from: u32) -> BTreeMap<usize, u32> {
     distances
 }
 
+/// The time in which some CPUs were not idle since the start of the machine, ns, summed over these.
+///
+/// # Errors
+/// The system's error, if `/proc` is not mounted.
+pub fn busy_time(cpus: &CpuSet) -> io::Result<u64> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let ticks = stat.lines().filter_map(|line| {
+        let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
+        let cpu: usize = words.next()?.parse().ok()?;
+        if !line.starts_with(&format!("cpu{cpu} ")) || !cpus.contains(cpu) {
+            return None;
+        }
+        let times: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
+        // Of guests the time counts as that of programs already (proc(5)).
+        let all: u64 = times.iter().take(8).sum();
+        Some(all - times.get(IDLE)? - times.get(IDLE + 1)?)
+    });
+    Ok(ticks.sum::<u64>() * TICK)
+}
+
 /// Programs that run and place interrupts by themselves.
 pub fn placers() -> Vec<String> {
     let mut placers = Vec::new();
@@ -106,6 +130,9 @@ mod tests {
     fn the_machine_has_a_cpu_and_a_run() {
         assert!(!cpus(Some(0)).unwrap().is_empty());
         assert_eq!(boot_id().unwrap(), boot_id().unwrap());
+        let all: CpuSet = netio::cpu::online_cpus().unwrap().into_iter().collect();
+        assert!(busy_time(&all).unwrap() > 0);
+        assert_eq!(busy_time(&CpuSet::EMPTY).unwrap(), 0);
         assert!(!is_thread_of(std::process::id(), 8193));
     }
 }

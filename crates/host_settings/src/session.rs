@@ -2,7 +2,7 @@
 
 use netpolicy::{
     Difference, Failure, Host, Journal, LeftAlone, Plan, PlanError, Policy, Request, Setting,
-    Value, carry_out, put_back,
+    Snapshot, Value, carry_out, put_back,
 };
 
 use crate::device::{Device, DeviceError};
@@ -34,6 +34,9 @@ pub enum Error {
         /// The kernel's answer.
         answer: String,
     },
+    /// Settings that are to go back can not be read.
+    #[error("{0}: can not be read now, as settings of NAPIs while the device is down")]
+    Hidden(String),
     /// Another program keeps writing.
     #[error("another program keeps changing {0}; find and stop it")]
     Restless(Setting),
@@ -106,7 +109,7 @@ pub struct Session {
     journal: Journal,
     /// Why a journal in its place is not used.
     stale: Option<Difference>,
-    /// The right to change settings, once it was needed.
+    /// The right to change settings while that is done.
     lock: Option<Lock>,
     /// True if a write of a setting was tried.
     has_written: bool,
@@ -136,6 +139,14 @@ impl Session {
         &self.device
     }
 
+    /// The device as it is now.
+    ///
+    /// # Errors
+    /// [`DeviceError`]
+    pub fn snapshot(&mut self) -> Result<Snapshot, DeviceError> {
+        self.device.snapshot()
+    }
+
     /// The request that applies; one for [`Policy::None`] if there is none.
     pub const fn request(&self) -> &Request {
         &self.journal.request
@@ -163,6 +174,12 @@ impl Session {
     /// are not.
     pub fn apply(&mut self, request: &Request, skips_refused: bool) -> Result<Done, Error> {
         self.take_lock()?;
+        let done = self.bring(request, skips_refused);
+        self.lock = None;
+        done
+    }
+
+    fn bring(&mut self, request: &Request, skips_refused: bool) -> Result<Done, Error> {
         if request.policy == Policy::None {
             return self.go_back(request);
         }
@@ -203,11 +220,10 @@ impl Session {
     }
 
     fn take_lock(&mut self) -> Result<(), Error> {
-        if self.lock.is_none() {
-            self.lock = Some(self.store.lock()?);
-            // Another process may have written it meanwhile.
-            (self.journal, self.stale) = found(&self.store, &self.device)?;
-        }
+        self.lock = Some(self.store.lock()?);
+        // Another process may have written the journal meanwhile.
+        (self.journal, self.stale) = found(&self.store, &self.device)?;
+        self.has_written = false;
         Ok(())
     }
 
@@ -219,7 +235,7 @@ impl Session {
             let (journal, mut writer) = self.begin(request);
             match carry_out(&plan, journal, &mut writer) {
                 Ok(values) => {
-                    self.finish()?;
+                    self.finish(&plan)?;
                     return Ok(Done { plan, values, failures: Vec::new() });
                 }
                 Err(Failure::Changed(_)) if attempt < ATTEMPTS => {}
@@ -241,7 +257,11 @@ impl Session {
                 continue;
             }
             let mut failures: Vec<Error> = failures.into_iter().map(Error::from).collect();
-            failures.extend(self.finish().err());
+            match self.finish(&plan) {
+                Ok(hidden) if hidden.is_empty() => {}
+                Ok(hidden) => failures.push(Error::Hidden(hidden.join(", "))),
+                Err(error) => failures.push(error),
+            }
             return Ok(Done { plan, values, failures });
         }
     }
@@ -252,15 +272,25 @@ impl Session {
         (journal, Writer { device, store, has_written, at_each_step: *at_each_step })
     }
 
-    /// Keeps or removes the journal.
-    fn finish(&mut self) -> Result<(), Error> {
-        self.journal.tidy(&self.device.snapshot()?);
-        if self.journal.is_empty() && self.journal.request.policy == Policy::None {
+    /// Keeps or removes the journal. Returns the names of settings that are to go back and can not be
+    /// read.
+    fn finish(&mut self, plan: &Plan) -> Result<Vec<String>, Error> {
+        let snapshot = self.device.snapshot()?;
+        self.journal.tidy(&snapshot, plan);
+        if self.journal.request.policy != Policy::None {
+            self.store.save(&self.journal)?;
+            return Ok(Vec::new());
+        }
+        if self.journal.is_empty() {
             self.store.remove(&self.journal.device)?;
         } else {
             self.store.save(&self.journal)?;
         }
-        Ok(())
+        let hidden = self
+            .journal
+            .settings()
+            .filter(|it| !snapshot.values.contains_key(it) && snapshot.hides(*it));
+        Ok(hidden.map(|setting| setting.to_string()).collect())
     }
 }
 

@@ -16,7 +16,7 @@ pub const DEFAULT_DIRECTORY: &str = "/run/stateway";
 /// queue, so units that start together all get their turn.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
 /// The wait between two looks for the lock.
-const LOCK_PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Only the owner may open the file of the lock.
 const LOCK_MODE: u32 = 0o600;
 
@@ -26,6 +26,17 @@ pub enum StoreError {
     /// Another process changes settings.
     #[error("another process changes settings by the journals in {0}; try again when it has ended")]
     InUse(String),
+    /// A process keeps the device at a policy.
+    #[error(
+        "process {holder} keeps {device} at its policy, and puts everything back when it stops; stop \
+         it first"
+    )]
+    Held {
+        /// The device.
+        device: String,
+        /// The process.
+        holder: u32,
+    },
     /// A journal that makes no sense.
     #[error(
         "{path}: {error}; nothing was changed. Look what it says, put the values back by hand, and \
@@ -47,7 +58,7 @@ pub enum StoreError {
     },
 }
 
-fn file_error(path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+pub(crate) fn file_error(path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.display().to_string();
     move |error| StoreError::File { path, error }
 }
@@ -86,8 +97,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`], also if another process has it and keeps it for 10 s.
     pub fn lock(&self) -> Result<Lock, StoreError> {
-        let made = DirBuilder::new().recursive(true).mode(0o755).create(&self.directory);
-        made.map_err(file_error(&self.directory))?;
+        self.make_directory()?;
         let path = self.directory.join("policy.lock");
         let file = lock_file(&path).map_err(file_error(&path))?;
         let end = Instant::now() + self.lock_wait;
@@ -95,12 +105,23 @@ impl Store {
             match file.try_lock() {
                 Ok(()) => return Ok(Lock(file)),
                 Err(TryLockError::WouldBlock) if Instant::now() < end => sleep(LOCK_PAUSE),
-                Err(TryLockError::WouldBlock) => {
-                    return Err(StoreError::InUse(self.directory.display().to_string()));
-                }
+                Err(TryLockError::WouldBlock) => return Err(self.in_use()),
                 Err(TryLockError::Error(error)) => return Err(file_error(&path)(error)),
             }
         }
+    }
+
+    pub(crate) fn make_directory(&self) -> Result<(), StoreError> {
+        let made = DirBuilder::new().recursive(true).mode(0o755).create(&self.directory);
+        made.map_err(file_error(&self.directory))
+    }
+
+    pub(crate) fn in_use(&self) -> StoreError {
+        StoreError::InUse(self.directory.display().to_string())
+    }
+
+    pub(crate) const fn lock_wait(&self) -> Duration {
+        self.lock_wait
     }
 
     /// The file of the journal of a device. Its number in sysfs is that of no other device, and stays
@@ -169,9 +190,9 @@ impl Store {
     }
 }
 
-/// The file of the lock. A user who may open it could hold the lock for ever, so only root may. It is
+/// The file of a lock. A user who may open it could hold the lock for ever, so only root may. It is
 /// opened for reading, because a rollback also works where nothing can be written.
-fn lock_file(path: &Path) -> io::Result<File> {
+pub(crate) fn lock_file(path: &Path) -> io::Result<File> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let mut options = OpenOptions::new();

@@ -158,22 +158,36 @@ impl Namespace {
     /// # Errors
     /// [`Error::Failed`] if an interface of that name exists.
     pub fn join(&self, name: &str, other: &Self, other_name: &str) -> Result<()> {
-        // This can not run as a program of the namespace: in its PID namespace the other holder has
-        // no number.
-        let mut command = self.0.host.enter();
-        command.arg(format!("--net=/proc/{}/ns/net", self.0.holder.pid()));
-        command.args(["ip", "link", "add", name, "type", "veth", "peer", "name", other_name]);
-        command.args(["netns", &other.0.holder.pid().to_string()]);
-        let output = command.output().map_err(Error::io(format!("{command:?}")))?;
-        if !output.status.success() {
-            return Err(Error::Failed {
-                command: format!("{command:?}"),
-                status: output.status.to_string(),
-                output: String::from_utf8_lossy(&output.stderr).into_owned(),
-            });
-        }
+        let words = ["add", name, "type", "veth", "peer", "name", other_name];
+        self.link_outside(&words, other)?;
         self.ip(&[&format!("link set {name} up")])?;
         other.ip(&[&format!("link set {other_name} up")])
+    }
+
+    /// Moves an interface to another namespace.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if there is none of this name, or one of this name there.
+    pub fn give(&self, name: &str, other: &Self) -> Result<()> {
+        self.link_outside(&["set", name], other)
+    }
+
+    /// `ip link` with these words and the network namespace of another value. This can not run as a
+    /// program of the namespace: in its PID namespace the other holder has no number.
+    fn link_outside(&self, words: &[&str], other: &Self) -> Result<()> {
+        let mut command = self.0.host.enter();
+        command.arg(format!("--net=/proc/{}/ns/net", self.0.holder.pid()));
+        command.args(["ip", "link"]).args(words);
+        command.args(["netns", &other.0.holder.pid().to_string()]);
+        let output = command.output().map_err(Error::io(format!("{command:?}")))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(Error::Failed {
+            command: format!("{command:?}"),
+            status: output.status.to_string(),
+            output: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
     }
 
     /// `nsenter` into every namespace of this value.

@@ -60,6 +60,7 @@ impl Commands {
             .program(&self.binary.to_string_lossy())
             .args(args)
             .env("STATEWAY_SOCKET", Stateway::SOCKET)
+            .env("STATEWAY_STATE", Stateway::STATE)
     }
 }
 
@@ -128,6 +129,8 @@ impl StatewaySpec {
 impl Stateway {
     /// The control socket, inside the namespace.
     pub const SOCKET: &str = "/dev/shm/stateway.sock";
+    /// The directory of the journals of the host's settings, inside the namespace.
+    pub const STATE: &str = "/dev/shm/state";
 
     /// Starts the program between its interfaces and waits until its control
     /// socket answers.
@@ -174,6 +177,7 @@ impl Stateway {
             .args(args)
             // The caller's environment may name the socket of another gateway.
             .env("STATEWAY_SOCKET", Self::SOCKET)
+            .env("STATEWAY_STATE", Self::STATE)
             .cpus(&placement.gateway)
             .spawn()?;
         let commands = Commands { namespace: gateway.clone(), binary: spec.binary.clone() };

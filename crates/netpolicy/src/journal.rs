@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use steer::CpuSet;
 
 use crate::plan::{Action, Plan};
 use crate::policy::{Policy, Request};
-use crate::setting::{Setting, Value};
+use crate::setting::{NapiSetting, Setting, Value};
 use crate::snapshot::Snapshot;
 
 /// Version of the format.
@@ -174,6 +175,16 @@ impl Journal {
         if entry.original.is_none() && entry.is_open { Owner::First } else { Owner::Another }
     }
 
+    /// True if no CPU of Stateway's value is online. The kernel has chosen others then.
+    pub(crate) fn is_displaced(&self, setting: Setting, online: &CpuSet) -> bool {
+        let is_moved = matches!(
+            setting,
+            Setting::Interrupt(_) | Setting::Napi { kind: NapiSetting::ThreadCpus, .. }
+        );
+        let is_offline = |value: &Value| matches!(value, Value::Cpus(cpus) if cpus.iter().all(|cpu| !online.contains(cpu)));
+        is_moved && self.entry(setting).is_some_and(|entry| entry.own.iter().all(is_offline))
+    }
+
     /// The story of a value that another program has set.
     pub(crate) fn story(&self, setting: Setting, now: &Value) -> String {
         let mut story = format!("another program has set it to {now}");
@@ -193,7 +204,8 @@ impl Journal {
         })
     }
 
-    /// Notes what a plan is going to write. The values that were there first stay noted.
+    /// Notes what a plan is going to write, and what it need not write: another program may change that
+    /// later. The values that were there first stay noted.
     pub(crate) fn begin(&mut self, plan: &Plan) {
         let before = self.clone();
         let actions = plan.actions.iter().map(|it| (it.setting, it.old, it.new));
@@ -208,6 +220,14 @@ impl Journal {
                 is_anothers: false,
             };
             if before.entry(setting).is_none() {
+                self.settings.insert(setting, fresh);
+            }
+        }
+        for (&setting, &value) in &plan.fulfilled {
+            if before.entry(setting).is_none() {
+                let original = before.original(setting, Some(&value));
+                let (own, is_open, is_anothers) = (vec![value], false, false);
+                let fresh = Entry { original, asked: value, own, is_open, is_anothers };
                 self.settings.insert(setting, fresh);
             }
         }
@@ -241,9 +261,10 @@ impl Journal {
         }
     }
 
-    /// Forgets what needs no restoration: values that are back, and after the end of the policy
-    /// also those of others and settings that are gone.
-    pub fn tidy(&mut self, snapshot: &Snapshot) {
+    /// Forgets what needs no restoration: values that are back and that the plan does not ask for, and
+    /// after the end of the policy also those of others and settings that are gone. A setting that can
+    /// not be read now is not gone.
+    pub fn tidy(&mut self, snapshot: &Snapshot, plan: &Plan) {
         let is_over = self.request.policy == Policy::None;
         let before = self.clone();
         self.settings.retain(|setting, entry| {
@@ -253,10 +274,12 @@ impl Journal {
                 Owner::First => {
                     let device = setting.overwritten_by();
                     let is_overwritten = device.is_some_and(|it| before.settings.contains_key(&it));
-                    !is_over && (is_overwritten || entry.original != Some(entry.asked))
+                    let is_wanted = plan.fulfilled.contains_key(setting);
+                    !is_over && (is_wanted || is_overwritten || entry.original != Some(entry.asked))
                 }
                 Owner::Stateway => true,
-                Owner::Another | Owner::Gone => !is_over,
+                Owner::Another => !is_over,
+                Owner::Gone => !is_over || snapshot.hides(*setting),
             }
         });
     }

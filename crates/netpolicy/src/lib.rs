@@ -11,6 +11,8 @@
 //! makes these writes through a [`Host`], and notes in a [`Journal`] what was there first. The plan
 //! for [`Policy::None`] puts that back.
 //!
+//! [`judge`] compares a device before and under a policy that is on trial.
+//!
 //! - A value goes back only if it is still Stateway's. A value that another program has set since is
 //!   left alone and named.
 //! - The values that were there first stay in the journal while policies follow each other.
@@ -27,6 +29,7 @@ mod policy;
 mod profile;
 mod setting;
 mod snapshot;
+mod trial;
 mod wait_settings;
 mod waiting;
 
@@ -37,6 +40,7 @@ pub use plan::{Action, Plan, PlanError};
 pub use policy::{Policy, Request, UnknownPolicy};
 pub use setting::{Coalescing, Deferral, NapiSetting, Risk, Setting, UnknownSetting, Value};
 pub use snapshot::{Cpu, LeftAlone, Napi, Snapshot};
+pub use trial::{Figure, Slice, Spread, Verdict, judge};
 pub use wait_settings::WaitSettings;
 pub use waiting::{Came, Manner, Step, WaitCounts, Waiting};
 

@@ -46,6 +46,9 @@ pub struct Plan {
     /// The values that writes of the device's values overwrite.
     #[serde(skip)]
     pub(crate) overwritten: BTreeMap<Setting, Value>,
+    /// The settings that the request asks for, and that have the value already.
+    #[serde(skip)]
+    pub(crate) fulfilled: BTreeMap<Setting, Value>,
 }
 
 /// A request that can not be met.
@@ -94,12 +97,16 @@ impl Plan {
                 left.push(LeftAlone::new(setting, "the request leaves it out"));
             }
         }
-        let mut by_others = BTreeSet::new();
+        let (online, mut by_others) = (snapshot.online(), BTreeSet::new());
         let settings: BTreeSet<Setting> =
             journal.settings().chain(snapshot.values.keys().copied()).collect();
         for setting in settings {
             let now = snapshot.values.get(&setting);
-            match (journal.owner(setting, now), now) {
+            let owner = match journal.owner(setting, now) {
+                Owner::Another if journal.is_displaced(setting, &online) => Owner::Stateway,
+                owner => owner,
+            };
+            match (owner, now) {
                 (Owner::Another, Some(now)) => {
                     wanted.remove(&setting);
                     by_others.insert(setting);
@@ -116,7 +123,11 @@ impl Plan {
                     }
                 }
                 (Owner::Gone, _) => {
-                    left.push(LeftAlone::new(setting, "the device does not have it any more"));
+                    let reason = match snapshot.hides(setting) {
+                        true => "it can not be read now",
+                        false => "the device does not have it any more",
+                    };
+                    left.push(LeftAlone::new(setting, reason));
                 }
                 _ => {}
             }
@@ -132,13 +143,14 @@ impl Plan {
         left: Vec<LeftAlone>,
         by_others: BTreeSet<Setting>,
     ) -> Self {
-        let mut overwritten = BTreeMap::new();
+        let (mut overwritten, mut fulfilled) = (BTreeMap::new(), BTreeMap::new());
         let mut actions = Vec::new();
         // The values as they are after each write.
         let mut values = snapshot.values.clone();
         while let Some((setting, target)) = wanted.pop_first() {
             let old = snapshot.values.get(&setting).copied();
             if old == Some(target.value) && values.get(&setting) == old.as_ref() {
+                fulfilled.insert(setting, target.value);
                 continue;
             }
             values.insert(setting, target.value);
@@ -168,7 +180,7 @@ impl Plan {
         }
         // Drivers refuse other values of coalescing while they adapt them.
         actions.sort_by_key(Action::turns_adaptation_on);
-        Self { actions, left, by_others, overwritten }
+        Self { actions, left, by_others, overwritten, fulfilled }
     }
 
     /// True if nothing is to be written, and no other program has changed a setting.

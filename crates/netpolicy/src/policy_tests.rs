@@ -125,7 +125,7 @@ impl Device {
         });
         let answers: Vec<Answer> = answers.collect();
         if !answers.contains(&Answer::Dead) && !self.is_full {
-            journal.tidy(&self.snapshot());
+            journal.tidy(&self.snapshot(), &plan);
             self.kept = (!journal.is_empty()).then(|| journal.to_text());
         }
         answers.into_iter().next().map_or(Ok(()), Err)
@@ -495,6 +495,47 @@ fn an_interrupt_is_placed_only_if_it_is_certainly_the_queues() {
     let left = |id: &str| plan.left.iter().find(|it| it.id == id).unwrap().reason.as_str();
     assert_eq!(left("irq-31/smp_affinity_list"), "it serves more than one NAPI of lan0");
     assert!(left("interrupts").starts_with("irqbalance (process 7) runs"));
+}
+
+#[test]
+fn a_value_that_needed_no_write_is_another_programs_once_it_changes() {
+    let mut device = device(&[1]);
+    let (request, setting) = (Request::new(Policy::Latency), Setting::Rps(1));
+    device.set(setting, Value::Cpus(CpuSet::EMPTY));
+    device.apply(&request).unwrap();
+    device.set(setting, Value::Cpus(CpuSet::first(2)));
+    let plan = Plan::new(&device.snapshot(), &request, &device.journal()).unwrap();
+    assert_eq!(planned(&plan), [""; 0]);
+    assert_eq!(plan.by_others, BTreeSet::from([setting]));
+    // A policy that asks for nothing there does not claim it.
+    device.set(setting, Value::Cpus(CpuSet::EMPTY));
+    device.apply(&Request { without: [setting].into(), ..request }).unwrap();
+    device.set(setting, Value::Cpus(CpuSet::first(2)));
+    let plan = Plan::new(&device.snapshot(), &device.journal().request, &device.journal()).unwrap();
+    assert!(plan.is_in_force(), "{plan:?}");
+}
+
+#[test]
+fn the_kernels_choice_for_a_cpu_that_has_gone_is_no_other_programs() {
+    let mut device = device(&[1]);
+    let setting = Setting::Interrupt(30);
+    device.values.insert(setting, Value::Cpus(CpuSet::first(4)));
+    let snapshot = |device: &Device, cpus: usize| {
+        let mut snapshot = device.snapshot();
+        snapshot.napis[0].interrupt = Some(30);
+        snapshot.cpus.drain(..4 - cpus);
+        snapshot
+    };
+    let request = Request::new(Policy::Latency);
+    let mut journal = device.journal();
+    let plan = Plan::new(&snapshot(&device, 4), &request, &journal).unwrap();
+    carry_out(&plan, &mut journal, &mut device).unwrap();
+    assert_eq!(device.values[&setting], Value::Cpus(CpuSet::first(1)));
+    // CPU 0 goes, and the kernel moves the interrupt.
+    device.values.insert(setting, Value::Cpus([1, 2, 3].into_iter().collect()));
+    let plan = Plan::new(&snapshot(&device, 3), &request, &journal).unwrap();
+    assert!(planned(&plan).contains(&"irq-30/smp_affinity_list = CPUs 1".to_owned()), "{plan:?}");
+    assert_eq!(plan.by_others, BTreeSet::new());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A device as it was found.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use steer::CpuSet;
@@ -24,6 +24,11 @@ pub struct Snapshot {
     pub values: BTreeMap<Setting, Value>,
     /// Settings that it lacks or that can not be read.
     pub unavailable: Vec<LeftAlone>,
+    /// Settings that are there and can not be read now.
+    pub unreadable: BTreeSet<Setting>,
+    /// True if NAPIs can not be seen now that may have values: the device is down, or the kernel does
+    /// not list them.
+    pub hides_napis: bool,
     /// Flows that the kernel can steer to the CPUs of their sockets, on the whole machine
     /// (`net.core.rps_sock_flow_entries`). 0 turns this off for every device.
     pub socket_flows: u64,
@@ -77,6 +82,12 @@ impl Snapshot {
     /// The CPUs that are online.
     pub fn online(&self) -> CpuSet {
         self.cpus.iter().map(|cpu| cpu.number).collect()
+    }
+
+    /// True if a setting that has no value here may have one all the same.
+    pub fn hides(&self, setting: Setting) -> bool {
+        let is_napi = matches!(setting, Setting::Napi { .. });
+        self.unreadable.contains(&setting) || (is_napi && self.hides_napis)
     }
 
     /// The CPUs of a set in the order in which they get queues: those near the device first, and

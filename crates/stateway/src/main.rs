@@ -9,6 +9,7 @@ mod commands;
 mod config;
 mod errors;
 mod log;
+mod stop_signals;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

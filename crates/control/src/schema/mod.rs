@@ -30,7 +30,8 @@ pub use rules::{
     KeptElements, LoadedRules, NotKept, RuleObject, RuleProblem, RulesReport, RulesSummary,
 };
 pub use status::{
-    Bucket, Buckets, Counters, Lane, Lanes, Port, RulesStatus, Status, Waiting, Worker, ZoneStatus,
+    Bucket, Buckets, Counters, HostPolicy, Lane, Lanes, Port, RulesStatus, Status, Waiting, Worker,
+    ZoneStatus,
 };
 pub use sync::{Difference, Flow, SetRole, Sync};
 pub(crate) use zones::ZoneFault;

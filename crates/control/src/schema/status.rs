@@ -52,6 +52,18 @@ pub struct Status {
     /// Zones other than 0 that the gateway has known since its start.
     #[serde(default)]
     pub zones: Vec<ZoneStatus>,
+    /// Policies of the host for devices, which hold while the gateway runs.
+    #[serde(default)]
+    pub host_policies: Vec<HostPolicy>,
+}
+
+/// The policy of the host for a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostPolicy {
+    /// The device, by its name in the configuration.
+    pub device: String,
+    /// Its state, in words for people.
+    pub state: String,
 }
 
 /// The ruleset that the gateway runs.
@@ -255,6 +267,7 @@ impl Status {
             workers: status.workers.iter().map(Worker::from).collect(),
             ports: status.ports.iter().map(Port::from).collect(),
             zones: status.zones.iter().map(ZoneStatus::from).collect(),
+            host_policies: Vec::new(),
         }
     }
 }

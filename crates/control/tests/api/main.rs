@@ -83,8 +83,9 @@ impl Running {
         config.labels = labels.into();
         let bound = ControlSocket::bind(&socket).unwrap();
         let gateway = Arc::new(Gateway::start(config, ports).unwrap());
+        let none = Arc::new(Vec::new);
         let server =
-            Server::start(bound, gateway.clone(), None, None, Arc::new(drop), || 0).unwrap();
+            Server::start(bound, gateway.clone(), None, None, Arc::new(drop), || 0, none).unwrap();
         Self {
             client: Client::new(&socket).unwrap(),
             socket,

@@ -136,7 +136,10 @@ mod operations {
 /// NET policy, of the host's devices and in the gateway.
 mod policy {
     mod device;
+    mod hold;
+    mod host_policies;
     mod lanes;
     mod settings;
+    mod trial;
     mod waiting;
 }

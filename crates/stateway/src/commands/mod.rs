@@ -57,7 +57,7 @@ pub enum Command {
     /// Take over from a peer, or stand by for it.
     Ha(ha::Args),
     /// One word for a device: how the gateway waits for its packets, and the host's settings.
-    Policy(policy::Args),
+    Policy(Box<policy::Args>),
     /// Show and change settings, under the kernel's names.
     Tunable(tunable::Args),
     /// Show and change zones.

@@ -1,10 +1,16 @@
 //! `stateway policy`
 
 mod gateway;
+pub mod hold;
+mod keeper;
+mod probes;
+mod trial;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use host_settings::{DEFAULT_DIRECTORY, Device, DeviceError, Done, Error, Session, Store};
+use host_settings::{DEFAULT_DIRECTORY, Device, DeviceError, Done, Error, Keeper, Session, Store};
 use netpolicy::{Action, Identity, LeftAlone, Plan, Policy, Request, Setting, Value};
 use serde::Serialize;
 use steer::CpuSet;
@@ -12,6 +18,7 @@ use steer::CpuSet;
 use super::remote::Json;
 use crate::errors::UsageError;
 use crate::print::{Align, Output, Table, things};
+use crate::stop_signals::StopSignals;
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
@@ -31,8 +38,10 @@ Examples:
   stateway policy set lan0 latency       its workers stay awake between packets of lan0
   stateway policy plan eth0 latency      what would change, and why; nothing is written
   stateway policy apply eth0 latency     exactly that
+  stateway policy apply eth0 cpu --trial 60s   only if it is better than before
   stateway policy verify eth0            does it still hold, or has another program written?
   stateway policy rollback eth0          put back what was there
+  stateway policy hold eth0 latency      apply it, follow the device, put back at the end
 
 A journal keeps the values that were there first. A value that another program has set since is \
 left alone and named. A restart of the machine ends all settings, and their journals with them. \
@@ -55,6 +64,8 @@ enum Command {
         /// Show the place in the kernel of each setting, too.
         #[arg(short, long)]
         verbose: bool,
+        #[command(flatten)]
+        json: Json,
     },
     /// Bring a device to a policy: make the writes that `plan` shows.
     Apply {
@@ -64,16 +75,46 @@ enum Command {
         /// device stays as it was.
         #[arg(long)]
         skip_refused: bool,
+        /// Measure the device for this time, and again with the policy; then go back unless that is
+        /// better, or confirmed.
+        #[arg(long, value_name = "TIME", value_parser = trial::length, conflicts_with = "json")]
+        trial: Option<Duration>,
+        /// A host behind the device whose echo replies tell the delay in a trial.
+        #[arg(long, value_name = "ADDRESS", requires = "trial")]
+        probe: Option<IpAddr>,
+        #[command(flatten)]
+        json: Json,
     },
+    /// Keep a policy that is on trial.
+    Confirm {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Bring a device to a policy and keep it there until this command ends; then put everything
+    /// back, also if the command is killed.
+    Hold {
+        #[command(flatten)]
+        wanted: Wanted,
+        /// Leave out settings that the kernel refuses.
+        #[arg(long)]
+        skip_refused: bool,
+    },
+    /// The process that `hold` starts.
+    #[command(hide = true)]
+    Keeper(keeper::Args),
     /// Compare a device with its policy; the exit code is 1 if they differ.
     Verify {
         #[command(flatten)]
         place: Place,
+        #[command(flatten)]
+        json: Json,
     },
     /// Put back what was there before the first policy, unless another program has changed it.
     Rollback {
         #[command(flatten)]
         place: Place,
+        #[command(flatten)]
+        json: Json,
     },
 }
 
@@ -84,8 +125,6 @@ struct Place {
     /// Directory of the journals.
     #[arg(long, value_name = "DIR", env = "STATEWAY_STATE", default_value = DEFAULT_DIRECTORY)]
     state: PathBuf,
-    #[command(flatten)]
-    json: Json,
 }
 
 #[derive(Debug, clap::Args)]
@@ -165,12 +204,18 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     match &args.action {
         Command::Show(args) => gateway::show(args, out),
         Command::Set(args) => gateway::set(args, out),
-        Command::Plan { wanted, verbose } => plan(wanted, *verbose, out),
-        Command::Apply { wanted, skip_refused } => {
-            apply(&wanted.place, &wanted.request(), *skip_refused, out)
+        Command::Plan { wanted, verbose, json } => plan(wanted, *verbose, json, out),
+        Command::Apply { wanted, skip_refused, trial: Some(time), probe, .. } => {
+            trial::run(wanted, *skip_refused, *time, *probe, out)
         }
-        Command::Verify { place } => verify(place, out),
-        Command::Rollback { place } => rollback(place, out),
+        Command::Confirm { place } => confirm(place),
+        Command::Apply { wanted, skip_refused, json, .. } => {
+            apply(&wanted.place, &wanted.request(), *skip_refused, json, out)
+        }
+        Command::Hold { wanted, skip_refused } => hold_until_stopped(wanted, *skip_refused),
+        Command::Keeper(args) => keeper::run(args),
+        Command::Verify { place, json } => verify(place, json, out),
+        Command::Rollback { place, json } => rollback(place, json, out),
     }
 }
 
@@ -208,11 +253,11 @@ fn usage(error: Error) -> anyhow::Error {
     }
 }
 
-fn plan(wanted: &Wanted, verbose: bool, out: &mut Output) -> anyhow::Result<()> {
+fn plan(wanted: &Wanted, verbose: bool, json: &Json, out: &mut Output) -> anyhow::Result<()> {
     let mut session = wanted.place.session()?;
     let request = wanted.request();
     let plan = session.plan(&request).map_err(usage)?;
-    if wanted.place.json.json {
+    if json.json {
         return out.json(&Report::new(&session, &request, &plan, &[]));
     }
     if !plan.actions.is_empty() {
@@ -235,12 +280,14 @@ fn apply(
     place: &Place,
     request: &Request,
     skips_refused: bool,
+    json: &Json,
     out: &mut Output,
 ) -> anyhow::Result<()> {
     let mut session = place.session()?;
+    place.store().wait_for_keeper(session.device().identity())?;
     let Done { plan, values, failures } = session.apply(request, skips_refused).map_err(usage)?;
     let device = session.device().identity().name.clone();
-    if place.json.json {
+    if json.json {
         out.json(&Report::new(&session, session.request(), &plan, &values))?;
     } else {
         if !plan.actions.is_empty() {
@@ -256,28 +303,62 @@ fn apply(
             Error::list(&failures)
         );
     }
-    if place.json.json {
+    if json.json {
         return Ok(());
     }
-    match (request.policy, plan.left.len() as u64) {
-        (Policy::None, 0) => tell!("{device}: no policy, its settings are as they were found"),
-        (Policy::None, kept) => tell!(
-            "{device}: no policy; {} left alone, the others are as they were found",
-            things(kept, "setting")
-        ),
-        (policy, _) => {
-            tell!("{device}: {policy}; `stateway policy rollback {device}` takes it back");
-        }
+    match request.policy {
+        Policy::None => tell!("{}", no_policy(&device, &plan)),
+        policy => tell!("{device}: {policy}; `stateway policy rollback {device}` takes it back"),
     }
     Ok(())
 }
 
-fn verify(place: &Place, out: &mut Output) -> anyhow::Result<()> {
+/// The end of all policies in words.
+fn no_policy(device: &str, plan: &Plan) -> String {
+    match plan.left.len() as u64 {
+        0 => format!("{device}: no policy, its settings are as they were found"),
+        left => format!(
+            "{device}: no policy; {} left alone, the others are as they were found",
+            things(left, "setting")
+        ),
+    }
+}
+
+fn confirm(place: &Place) -> anyhow::Result<()> {
+    let device = Device::open(&place.device).map_err(|error| usage(error.into()))?;
+    let (store, device) = (place.store(), device.identity());
+    // A trial whose processes have all died has left a file.
+    let is_tried = store.keeper(device)? == Keeper::Works && store.confirm_trial(device);
+    anyhow::ensure!(is_tried, "no policy of {} is on trial", device.name);
+    tell!("{}: confirmed", device.name);
+    Ok(())
+}
+
+fn hold_until_stopped(wanted: &Wanted, skips_refused: bool) -> anyhow::Result<()> {
+    let Place { device, state, .. } = &wanted.place;
+    let request = wanted.request();
+    // A request that can not be met ends here.
+    wanted.place.session()?.plan(&request).map_err(usage)?;
+    let (device, state) = (device.clone(), state.clone());
+    let (waits, then) = (false, None);
+    let asked = hold::Asked { device, state, request, skips_refused, waits, then };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut signals = StopSignals::new()?;
+        let stop = async {
+            signals.next().await;
+            hold::Leave::PutBack
+        };
+        hold::hold(&asked, |heard| tell!("{}", heard.line()), stop).await
+    })
+}
+
+fn verify(place: &Place, json: &Json, out: &mut Output) -> anyhow::Result<()> {
     let mut session = place.session()?;
     let request = session.request().clone();
     let plan = session.plan(&request).map_err(usage)?;
     let device = session.device().identity().name.clone();
-    if place.json.json {
+    if json.json {
         out.json(&Report::new(&session, &request, &plan, &[]))?;
     } else if request.policy == Policy::None && plan.is_in_force() {
         let words: Vec<&str> = Policy::ALL[1..].iter().map(|it| it.name()).collect();
@@ -302,7 +383,7 @@ fn verify(place: &Place, out: &mut Output) -> anyhow::Result<()> {
     )
 }
 
-fn rollback(place: &Place, out: &mut Output) -> anyhow::Result<()> {
+fn rollback(place: &Place, json: &Json, out: &mut Output) -> anyhow::Result<()> {
     let (store, name) = (place.store(), place.device.as_str());
     let today = match Device::open(name) {
         Ok(device) => Some(device.identity().clone()),
@@ -318,7 +399,7 @@ fn rollback(place: &Place, out: &mut Output) -> anyhow::Result<()> {
         today.is_some() || former.is_empty(),
         "{name} is not in this network namespace; nothing was put back"
     );
-    apply(place, &Request::new(Policy::None), false, out)
+    apply(place, &Request::new(Policy::None), false, json, out)
 }
 
 /// Says by which name a device is to be found now. A device that is not here may be in another

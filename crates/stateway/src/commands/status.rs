@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use control::HostRule;
-use control::schema::{RulesStatus, Status};
+use control::schema::{HostPolicy, RulesStatus, Status};
 
 use super::remote::{Json, Remote, Watch};
 use super::rules::host_rules::remark;
@@ -48,6 +48,9 @@ fn print(status: &Status, out: &mut Output) -> anyhow::Result<()> {
     for chain in status.rules.iter().flat_map(|rules| &rules.kernels_chains) {
         let HostRule { place, text, .. } = chain;
         out.line(format_args!("            {place} ({text}): {}", remark(chain)))?;
+    }
+    for HostPolicy { device, state } in &status.host_policies {
+        out.line(format_args!("host policy {device}: {state}"))?;
     }
     for warning in &status.warnings {
         out.line(format_args!("warning     {warning}"))?;

@@ -240,6 +240,12 @@ fn each_interface_has_the_policy_of_its_word() {
     let config = parse(&(tables.concat() + "[[interface]]\nname = \"lan0\"\n")).unwrap();
     let policies: Vec<_> = config.interfaces.iter().map(|it| it.policy.name()).collect();
     assert_eq!(policies, [&words[..], &["none"]].concat());
+    let hosts = "[[interface]]\nname = \"lan0\"\nhost_policy = \"bulk\"\n\
+                 [[interface]]\nname = \"lan1\"\nhost_policy_on_stop = \"keep\"\n";
+    let config = parse(hosts).unwrap();
+    let hosts = config.interfaces.iter().map(|it| (it.host_policy, it.host_policy_on_stop));
+    let expected = [(Policy::Bulk, OnStop::Restore), (Policy::None, OnStop::Keep)];
+    assert_eq!(hosts.collect::<Vec<_>>(), expected);
 }
 
 #[test]

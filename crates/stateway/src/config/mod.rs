@@ -113,8 +113,21 @@ pub struct Interface {
     pub rp_filter: ReversePath,
     /// How workers wait for its packets.
     pub policy: Policy,
+    /// Policy of the host for it while the gateway runs.
+    pub host_policy: Policy,
+    /// Its settings after an orderly end of the gateway.
+    pub host_policy_on_stop: OnStop,
     /// Flows with a receive queue of their own; `None`: there is no such queue.
     pub lanes: Option<Selectors>,
+}
+
+/// The settings of the host after an orderly end of the gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnStop {
+    /// Those that were there first.
+    Restore,
+    /// Those of the policy.
+    Keep,
 }
 
 impl Interface {

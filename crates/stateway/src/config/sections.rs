@@ -13,7 +13,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::document::{Reader, Section, choice, number, show, text};
 use super::{
-    Configuration, Interface, MAX_INTERFACE_NAME, Problem, Problems, rules, selectors, sync, zones,
+    Configuration, Interface, MAX_INTERFACE_NAME, OnStop, Problem, Problems, rules, selectors,
+    sync, zones,
 };
 use crate::balance_interval::{ALLOWED, BalanceInterval};
 
@@ -225,6 +226,9 @@ fn interface(
     let rps_cpus = section.read(reader, "rps_cpus", |value| read_cpus(value, cpus));
     let policies = Policy::ALL.map(|policy| (policy.name(), Some(policy)));
     let policy = section.read(reader, "policy", |value| choice(value, &policies));
+    let host_policy = section.read(reader, "host_policy", |value| choice(value, &policies));
+    let words = [("restore", Some(OnStop::Restore)), ("keep", Some(OnStop::Keep))];
+    let on_stop = section.read(reader, "host_policy_on_stop", |value| choice(value, &words));
     let hashes = [("none", Some(false)), ("symmetric", Some(true))];
     let supplied_hash = section.read(reader, "supplied_hash", |value| choice(value, &hashes));
     let words = [("accept", Some(false)), ("drop", Some(true))];
@@ -242,6 +246,8 @@ fn interface(
         refuses_new: refuses_new.unwrap_or(false),
         rp_filter: rp_filter.unwrap_or(gateway.rp_filter),
         policy: policy.unwrap_or(Policy::None),
+        host_policy: host_policy.unwrap_or(Policy::None),
+        host_policy_on_stop: on_stop.unwrap_or(OnStop::Restore),
         lanes: None,
     })
 }

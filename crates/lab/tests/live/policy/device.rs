@@ -1,6 +1,9 @@
 //! A device in a namespace of its own, read and written without Stateway.
 
-use lab::{Namespace, Output, Program, Result};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use lab::{Background, Namespace, Output, Program, Result};
 use serde_json::Value;
 
 use crate::scenario::stateway_binary;
@@ -11,19 +14,24 @@ const STATE: &str = "/dev/shm/state";
 /// command, the process dies there.
 const STEP: &str = "STATEWAY_LAB_POLICY_STEP";
 const COMMAND: &str = "STATEWAY_LAB_POLICY_COMMAND";
+/// Longest wait for a keeper to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Time between two looks for that.
+const POLL: Duration = Duration::from_millis(10);
 /// The exit code of a command that has died so.
 const DIED: Option<i32> = Some(70);
 
 /// A device `lan0` of two queues and NAPIs, alone with its other end.
 pub struct Device {
     namespace: Namespace,
+    /// The directory of the journals, as programs of the namespace see it.
+    state: String,
 }
 
 impl Device {
     /// A veth device. Its second NAPI and its first queues have values of their own.
     pub fn veth() -> Result<Self> {
-        let namespace = Namespace::new("policy")?;
-        let it = Self { namespace };
+        let it = Self::none()?;
         it.make("")?;
         it.other_sets_napi(1, "gro-flush-timeout", 7000)?;
         it.other_sets_napi(1, "irq-suspend-timeout", 9000)?;
@@ -34,9 +42,26 @@ impl Device {
 
     /// A TAP device.
     pub fn tap() -> Result<Self> {
-        let namespace = Namespace::new("policy")?;
-        namespace.ip(&["tuntap add lan0 mode tap"])?;
-        Ok(Self { namespace })
+        let it = Self::none()?;
+        it.ip(&["tuntap add lan0 mode tap"])?;
+        Ok(it)
+    }
+
+    /// A namespace without a device.
+    fn none() -> Result<Self> {
+        Ok(Self { namespace: Namespace::new("policy")?, state: STATE.into() })
+    }
+
+    /// Another namespace, without a device and with the same journals.
+    pub fn elsewhere(&self) -> Result<Self> {
+        let state = self.namespace.scratch().join("state").to_string_lossy().into_owned();
+        Ok(Self { state, ..Self::none()? })
+    }
+
+    /// Moves `lan0` to another namespace.
+    pub fn move_to(&self, other: &Self) -> Result<()> {
+        self.namespace.give("lan0", &other.namespace)?;
+        other.ip(&["link set lan0 up"])
     }
 
     /// Makes `lan0`, with more words for `ip link add`.
@@ -55,14 +80,14 @@ impl Device {
     /// `stateway policy` with these words.
     pub fn policy(&self, words: &[&str]) -> Result<Program> {
         let program = self.namespace.program(&stateway_binary()?.to_string_lossy());
-        Ok(program.args(["policy"]).args(words).env("STATEWAY_STATE", STATE))
+        Ok(program.args(["policy"]).args(words).env("STATEWAY_STATE", &self.state))
     }
 
     /// As [`Self::policy`], without the right to write files that nobody may write.
     pub fn policy_without_rights(&self, words: &[&str]) -> Result<Program> {
         let program = self.namespace.program("setpriv").args(["--bounding-set", "-dac_override"]);
         let program = program.args([stateway_binary()?]).args(["policy"]).args(words);
-        Ok(program.env("STATEWAY_STATE", STATE))
+        Ok(program.env("STATEWAY_STATE", &self.state))
     }
 
     /// Nobody may write a file of the device.
@@ -100,6 +125,91 @@ impl Device {
         let program = self.policy(words)?.env(STEP, &step.to_string());
         let output = program.env(COMMAND, &command).run()?;
         Ok((output, mark.exists()))
+    }
+
+    /// Starts `stateway policy` with these words, whose keeper runs a command of the shell at this step,
+    /// once. Returns when that has happened, or when the policy is kept without it, and says which.
+    pub fn holds_until(
+        &self,
+        step: usize,
+        command: &str,
+        words: &[&str],
+    ) -> Result<(Background, bool)> {
+        let mark = self.namespace.scratch().join("once");
+        let _ = std::fs::remove_dir(&mark);
+        let command = format!("mkdir {}/once 2>/dev/null || exit 0; {command}", Namespace::SCRATCH);
+        let program = self.policy(words)?.env(STEP, &step.to_string()).env(COMMAND, &command);
+        let (holder, start) = (program.spawn()?, Instant::now());
+        while !mark.exists() && !holder.log().contains(" is kept") {
+            assert!(start.elapsed() < PATIENCE, "step {step}: {}", holder.log());
+            sleep(POLL);
+        }
+        // From here on the command does not run any more.
+        let has_run = std::fs::create_dir(&mark).is_err();
+        Ok((holder, has_run))
+    }
+
+    /// True if a keeper is at work.
+    pub fn has_keeper(&self) -> Result<bool> {
+        Ok(self.files("keeper").len() == 1)
+    }
+
+    /// Waits until no keeper is at work.
+    pub fn wait_for_no_keeper(&self) -> Result<()> {
+        let start = Instant::now();
+        while self.has_keeper()? {
+            assert!(start.elapsed() < PATIENCE, "the keeper has not ended");
+            sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// Puts a host with the address 192.0.2.2 behind `lan0`.
+    pub fn add_host(&self) -> Result<Self> {
+        let host = Self::none()?;
+        self.namespace.give("far0", &host.namespace)?;
+        self.ip(&["address add 192.0.2.1/24 dev lan0"])?;
+        host.ip(&["address add 192.0.2.2/24 dev far0", "link set far0 up"])?;
+        Ok(host)
+    }
+
+    /// The command of the shell that runs a command in this network namespace from another one.
+    pub fn entered(&self, command: &str) -> String {
+        format!("nsenter --net=/proc/{}/ns/net {command}", self.namespace.resident())
+    }
+
+    /// `stateway policy` with these words, in which a command of the shell runs before the first write.
+    pub fn policy_after(&self, command: &str, words: &[&str]) -> Result<Program> {
+        Ok(self.policy(words)?.env(STEP, "0").env(COMMAND, command))
+    }
+
+    /// Runs a command of the shell.
+    pub fn shell(&self, command: &str) -> Result<()> {
+        self.namespace.program("sh").args(["-c", command]).check().map(drop)
+    }
+
+    /// Sets the number of channels, each with a queue of either direction.
+    pub fn set_queues(&self, count: usize) -> Result<()> {
+        let count = count.to_string();
+        let words = ["-L", "lan0", "rx", &count, "tx", &count];
+        self.namespace.program("ethtool").args(words).check().map(drop)
+    }
+
+    /// Shows these CPUs as those that are online, and sends the kernel's news of CPU 1.
+    pub fn inject_cpus(&self, online: &str, news: &str) -> Result<()> {
+        let script = "echo $1 >$2 && { mountpoint -q $3 || mount --bind $2 $3; }";
+        let places = [&format!("{}/cpus", Namespace::SCRATCH), "/sys/devices/system/cpu/online"];
+        let shell = self.namespace.program("sh").args(["-c", script, "sh", online]).args(places);
+        shell.check()?;
+        let script = "import socket, struct, sys\n\
+             news, path = sys.argv[1], '/devices/system/cpu/cpu1'\n\
+             words = [f'{news}@{path}', f'ACTION={news}', f'DEVPATH={path}', 'SUBSYSTEM=cpu', '']\n\
+             text = '\\0'.join(words).encode()\n\
+             it = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15)\n\
+             it.bind((0, 0))\n\
+             it.sendto(struct.pack('=IHHII', 16 + len(text), 16, 1, 0, 0) + text, (0, 0))\n";
+        let script = self.namespace.program("python3").args(["-c", script, news]);
+        script.check().map(drop)
     }
 
     /// Leaves no space in the directory of the journals.
@@ -159,9 +269,14 @@ impl Device {
 
     /// Names of the journals.
     pub fn journals(&self) -> Vec<std::path::PathBuf> {
+        self.files("journal")
+    }
+
+    /// Names of the files of a kind among the journals.
+    fn files(&self, kind: &str) -> Vec<std::path::PathBuf> {
         let directory = self.namespace.scratch().join("state");
         let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
         let files = files.map(|file| file.path());
-        files.filter(|path| path.extension().is_some_and(|it| it == "journal")).collect()
+        files.filter(|path| path.extension().is_some_and(|it| it == kind)).collect()
     }
 }

@@ -221,6 +221,30 @@ fn a_link_that_goes_down_and_up_is_seen_and_its_new_napis_are_put_back() {
     });
 }
 
+/// The kernel may keep the values of NAPIs while the device is down, so they are not forgotten.
+#[test]
+fn a_device_that_is_down_is_put_back_as_far_as_it_goes_and_the_rest_when_it_is_up() {
+    beside_others(|| {
+        let device = Device::veth()?;
+        let before = device.reading()?;
+        device.policy(&["apply", "lan0", "mix"])?.check()?;
+        device.ip(&["link set lan0 down"])?;
+        let output = device.policy(&["rollback", "lan0"])?.run()?;
+        assert_eq!(output.code, Some(1), "{output:?}");
+        assert!(
+            output.stderr.contains("napi-1/gro-flush-timeout: can not be read now"),
+            "{output:?}"
+        );
+        assert_eq!(device.journals().len(), 1);
+        device.ip(&["link set lan0 up"])?;
+        device.other_sets_napi(1, "gro-flush-timeout", 64_000)?;
+        device.rollback()?;
+        assert_eq!(device.reading()?, before);
+        assert_eq!(device.journals().len(), 0);
+        Ok(())
+    });
+}
+
 #[test]
 fn another_device_of_the_same_name_or_number_is_never_written() {
     beside_others(|| {
@@ -269,6 +293,24 @@ fn a_device_that_was_renamed_is_put_back_under_its_new_name() {
         device.policy(&["rollback", "lan9"])?.check()?;
         device.ip(&["link del lan0", "link set lan9 name lan0"])?;
         assert_eq!(device.reading()?, before);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_device_that_has_moved_is_put_back_where_it_is() {
+    beside_others(|| {
+        let device = Device::veth()?;
+        let there = device.elsewhere()?;
+        let before = device.reading()?;
+        device.policy(&["apply", "lan0", "bulk"])?.check()?;
+        device.move_to(&there)?;
+        let left = device.policy(&["rollback", "lan0"])?.run()?;
+        assert_eq!(left.code, Some(1), "{left:?}");
+        assert!(left.stderr.contains("run `stateway policy rollback` where it is"), "{left:?}");
+        there.rollback()?;
+        assert_eq!(there.reading()?, before);
+        assert_eq!(device.journals().len(), 0);
         Ok(())
     });
 }

@@ -3,6 +3,7 @@
 mod claim;
 mod connection_limit;
 mod hand_over;
+mod host_policies;
 mod notify;
 mod pfsync;
 mod signals;
@@ -22,6 +23,7 @@ use control::{ControlSocket, EVERYTHING_PASSES, RuleBook, Server};
 use engine::{AfPacket, Gateway, HostGuard, Mode, PortSetup, StartError, Status};
 use flow::Shown;
 use host_guard::{Guard, GuardHandle};
+use host_settings::DEFAULT_DIRECTORY;
 use netio::afpacket::Claim;
 use netio::{PortError, PortId};
 use tokio::sync::mpsc::unbounded_channel;
@@ -36,6 +38,7 @@ use crate::log;
 use crate::print::{count, duration, things};
 use claim::claim_all;
 use hand_over::{End, Estate, Event, Giver, StartAgain, Taken};
+use host_policies::HostPolicies;
 use notify::Supervisor;
 use signals::Signals;
 use sync::Former;
@@ -70,6 +73,9 @@ pub struct Args {
     /// Path of the control socket; overrides the configuration.
     #[arg(long, env = "STATEWAY_SOCKET", value_name = "PATH", hide_env_values = true)]
     socket: Option<PathBuf>,
+    /// Directory of the journals of `host_policy`.
+    #[arg(long, value_name = "DIR", env = "STATEWAY_STATE", default_value = DEFAULT_DIRECTORY)]
+    state: PathBuf,
     /// Log on standard error: error, warn, info, debug, or filters such as info,engine=debug.
     #[arg(
         long,
@@ -212,19 +218,27 @@ impl Begun {
         // Nobody listens when the gateway ends.
         let successors = Arc::new(move |request| _ = asked.send(Event::Asked(request)));
         let (owner, of_server) = (gateway.clone(), peer.clone());
-        let server = Server::start(socket, owner, of_server, rules, successors, log::lost)?;
+        let host_policies = HostPolicies::start(&config.interfaces, &args.state, args.take_over)?;
+        let told = host_policies.teller();
+        let server = Server::start(socket, owner, of_server, rules, successors, log::lost, told)?;
         let supervisor = Supervisor::from_environment();
         supervisor.ready();
         tell_ready(&config, &gateway, &path)?;
-        let again = StartAgain { config: args.config.clone(), socket: path, log: args.log.clone() };
+        let again = StartAgain {
+            config: args.config.clone(),
+            socket: path,
+            state: args.state.clone(),
+            log: args.log.clone(),
+        };
         let gate = server.gate();
         let estate =
             Estate { config: &config, gateway: &gateway, gate, control, peer, again, events };
-        match estate.until_the_end(thread, &mut signals, &mut coming)? {
+        let end = match estate.until_the_end(thread, &mut signals, &mut coming)? {
             End::Signal(name, _sync) => {
                 supervisor.stopping();
                 tracing::info!("{name}: stopping");
                 drop(server);
+                host_policies::End::Stopped
             }
             End::HandedOver(given, started) => {
                 if let Some(started) = started {
@@ -234,15 +248,17 @@ impl Begun {
                 server.leave();
                 let figures = summary_of(given.connections, given.copied, given.frozen);
                 tell!("stateway: handed over to a new process: {figures}");
+                host_policies::End::HandedOver
             }
-        }
+        };
+        let host_policies = host_policies.end(end);
         drop(estate);
         // These were the only other owners, and all requests have ended.
         let gateway = Arc::into_inner(gateway).context("a request still holds the gateway")?;
         // Once it has stopped, it has no connections.
         let connections = gateway.connection_count().unwrap_or_default();
         tell!("stateway: {}", summary(&gateway.stop()?, connections));
-        Ok(())
+        host_policies
     }
 }
 

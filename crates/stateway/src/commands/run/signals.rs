@@ -9,14 +9,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::log;
+use crate::stop_signals::StopSignals;
 
 /// How long the gateway may take to stop, in which it sends what it holds. A question to a
 /// worker takes 10 s at most.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// The exit code of a gateway that had to be ended: it has failed.
 const FAILED: i32 = 1;
-/// Number of SIGHUP.
-const HANGUP: u32 = 1;
 
 /// Why a wait has ended.
 #[derive(Debug)]
@@ -30,10 +29,7 @@ pub enum Cause<E> {
 /// The signals.
 pub struct Signals {
     runtime: Runtime,
-    terminate: Signal,
-    interrupt: Signal,
-    /// `None` where whoever started the gateway has it ignored, as nohup(1) does.
-    hangup: Option<Signal>,
+    stop: StopSignals,
     user1: Signal,
     user2: Signal,
 }
@@ -46,28 +42,21 @@ impl Signals {
     pub fn new() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_io().build()?;
         let inside = runtime.enter();
-        let terminate = signal(SignalKind::terminate())?;
-        let interrupt = signal(SignalKind::interrupt())?;
-        let hangup = match is_ignored(HANGUP) {
-            true => None,
-            false => Some(signal(SignalKind::hangup())?),
-        };
+        let stop = StopSignals::new()?;
         let user1 = signal(SignalKind::user_defined1())?;
         let user2 = signal(SignalKind::user_defined2())?;
         drop(inside);
-        Ok(Self { runtime, terminate, interrupt, hangup, user1, user2 })
+        Ok(Self { runtime, stop, user1, user2 })
     }
 
     /// Waits for one that ends the gateway, and says which, or for an event. From a signal on the
     /// process ends, whatever hangs in it.
     pub fn wait<E>(&mut self, events: &mut UnboundedReceiver<E>) -> Cause<E> {
-        let Self { runtime, terminate, interrupt, hangup, user1, user2 } = self;
+        let Self { runtime, stop, user1, user2 } = self;
         let cause = runtime.block_on(async {
             loop {
                 let unknown = tokio::select! {
-                    _ = terminate.recv() => return Cause::Signal("SIGTERM"),
-                    _ = interrupt.recv() => return Cause::Signal("SIGINT"),
-                    () = received(hangup) => return Cause::Signal("SIGHUP"),
+                    name = stop.next() => return Cause::Signal(name),
                     Some(event) = events.recv() => return Cause::Event(event),
                     _ = user1.recv() => "SIGUSR1",
                     _ = user2.recv() => "SIGUSR2",
@@ -90,13 +79,6 @@ impl Signals {
     }
 }
 
-async fn received(signal: &mut Option<Signal>) {
-    match signal {
-        Some(signal) => drop(signal.recv().await),
-        None => std::future::pending().await,
-    }
-}
-
 /// Ends a process that has not ended by itself. The kernel deletes what belonged to it.
 fn end_late() {
     thread::sleep(PATIENCE);
@@ -107,12 +89,4 @@ fn end_late() {
     );
     log::end();
     std::process::exit(FAILED)
-}
-
-/// True if this process ignores a signal.
-fn is_ignored(number: u32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask >> (number - 1) & 1 == 1)
 }

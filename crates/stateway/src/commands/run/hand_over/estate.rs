@@ -48,6 +48,7 @@ pub struct Estate<'e> {
 pub struct StartAgain {
     pub config: PathBuf,
     pub socket: PathBuf,
+    pub state: PathBuf,
     pub log: String,
 }
 
@@ -247,7 +248,7 @@ impl Estate<'_> {
             "this gateway is process 1 of a container, which ends with it: start the new release \
              with `stateway run --take-over` in another container, or run the gateway under an init"
         );
-        let StartAgain { config, socket, log } = &self.again;
+        let StartAgain { config, socket, state, log } = &self.again;
         let child = Command::new(program)
             .args(["run", "--take-over", "--log", log])
             .args(other_rules.then_some("--other-rules"))
@@ -255,6 +256,8 @@ impl Estate<'_> {
             .arg(std::path::absolute(config)?)
             .arg("--socket")
             .arg(std::path::absolute(socket)?)
+            .arg("--state")
+            .arg(std::path::absolute(state)?)
             .stdin(Stdio::null())
             .spawn()
             .with_context(|| format!("can not start {}", program.display()))?;
