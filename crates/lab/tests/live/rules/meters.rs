@@ -163,7 +163,12 @@ while True:
         if key.data:
             client, _ = key.fileobj.accept()
             wanted.register(client, selectors.EVENT_READ, False)
-        elif read := key.fileobj.recv(1):
+            continue
+        try:
+            read = key.fileobj.recv(1)
+        except ConnectionError:
+            read = b''
+        if read:
             key.fileobj.sendall(read)
         else:
             wanted.unregister(key.fileobj)
