@@ -114,13 +114,20 @@ fn open(gateway: &mut TestGateway, flows: std::ops::Range<u16>) -> Vec<usize> {
     passed
 }
 
+/// Goes on beyond three connections.
+const BOUND: &str = r#"{"ct count":{"val":3,"inv":true}}"#;
+
+/// The same for each client.
+fn bounding_each() -> String {
+    format!(
+        r#"{{"set":{{"op":"add","set":"@m","elem":{{"payload":{{"protocol":"ip",
+            "field":"saddr"}}}},"stmt":[{BOUND}]}}}}"#
+    )
+}
+
 #[test]
 fn connections_count_while_they_live_and_once_each() {
-    let count = r#"{"ct count":{"val":3,"inv":true}}"#;
-    let each = format!(
-        r#"{{"set":{{"op":"add","set":"@m","elem":{{"payload":{{"protocol":"ip",
-            "field":"saddr"}}}},"stmt":[{count}]}}}}"#
-    );
+    let each = bounding_each();
     for workers in [1, 2, 4, 8] {
         let mut gateway = gateway(workers, &each);
         assert_eq!(open(&mut gateway, 0..10), [3; CLIENTS as usize], "{workers} workers");
@@ -145,7 +152,7 @@ fn connections_count_while_they_live_and_once_each() {
         assert_eq!(open(&mut gateway, 40..50), [3; CLIENTS as usize], "{workers} workers");
     }
     for workers in [1, 2, 4, 8] {
-        let mut gateway = gateway(workers, count);
+        let mut gateway = gateway(workers, BOUND);
         let passed = open(&mut gateway, 0..10);
         assert_eq!(passed.iter().sum::<usize>(), 3);
         // Every client has opened its first connection before any has opened a second.
@@ -158,11 +165,7 @@ fn connections_count_while_they_live_and_once_each() {
 
 #[test]
 fn connections_from_before_the_rules_take_the_places_that_there_are() {
-    let count = r#"{"ct count":{"val":3,"inv":true}}"#;
-    let each = format!(
-        r#"{{"set":{{"op":"add","set":"@m","elem":{{"payload":{{"protocol":"ip",
-            "field":"saddr"}}}},"stmt":[{count}]}}}}"#
-    );
+    let each = bounding_each();
     for workers in [1, 2, 4] {
         let mut gateway = TestGateway::new(&Config::new(HashKey(1, 2)), workers, false);
         assert_eq!(open(&mut gateway, 0..5), [5; CLIENTS as usize]);
