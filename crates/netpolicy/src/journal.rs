@@ -225,7 +225,8 @@ impl Journal {
         }
         for (&setting, &value) in &plan.fulfilled {
             if before.entry(setting).is_none() {
-                let original = before.original(setting, Some(&value));
+                // Nobody has written it. So where the first value is not known, it is this one.
+                let original = before.original(setting, Some(&value)).or(Some(value));
                 let (own, is_open, is_anothers) = (vec![value], false, false);
                 let fresh = Entry { original, asked: value, own, is_open, is_anothers };
                 self.settings.insert(setting, fresh);

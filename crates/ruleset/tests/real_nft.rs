@@ -212,9 +212,10 @@ fn lines(text: &str) -> Vec<String> {
         }
         let line = line.join(" ");
         match lines.last_mut() {
-            _ if ["flags dynamic", "auto-merge"].contains(&line.as_str()) => {}
-            // The order of states; the device of a chain.
-            _ if line.starts_with("policy = ") || line.contains(" hook ingress ") => {}
+            // nft writes a timeout's flag for sets that rules fill alone.
+            _ if ["flags dynamic", "flags timeout", "auto-merge"].contains(&line.as_str()) => {}
+            // The device of a chain.
+            _ if line.contains(" hook ingress ") => {}
             _ if line.starts_with("typeof ip saddr . tcp dport") => {
                 lines.push("type ipv4_addr . inet_service".to_owned());
             }
