@@ -225,8 +225,7 @@ impl Journal {
         }
         for (&setting, &value) in &plan.fulfilled {
             if before.entry(setting).is_none() {
-                // Nobody has written it. So where the first value is not known, it is this one.
-                let original = before.original(setting, Some(&value)).or(Some(value));
+                let original = before.original(setting, Some(&value));
                 let (own, is_open, is_anothers) = (vec![value], false, false);
                 let fresh = Entry { original, asked: value, own, is_open, is_anothers };
                 self.settings.insert(setting, fresh);
@@ -278,7 +277,8 @@ impl Journal {
                     let is_wanted = plan.fulfilled.contains_key(setting);
                     !is_over && (is_wanted || is_overwritten || entry.original != Some(entry.asked))
                 }
-                Owner::Stateway => true,
+                // A thread that came with a policy has no first value to return to.
+                Owner::Stateway => !is_over || entry.original.is_some(),
                 Owner::Another => !is_over,
                 Owner::Gone => !is_over || snapshot.hides(*setting),
             }
