@@ -269,7 +269,18 @@ impl Client {
     ) -> Result<Response<Incoming>, ClientError> {
         let begin = Instant::now();
         loop {
-            let response = self.send_once(method.clone(), path, body.clone()).await?;
+            let response = match self.send_once(method.clone(), path, body.clone()).await {
+                // A process that hands over may end before it takes a question.
+                Err(ClientError::Stopped { .. })
+                    if method == Method::GET
+                        && begin.elapsed() < SUCCESSION
+                        && UnixStream::connect(&self.socket).await.is_ok() =>
+                {
+                    tokio::time::sleep(ASK_AGAIN).await;
+                    continue;
+                }
+                other => other?,
+            };
             if response.status() == StatusCode::MISDIRECTED_REQUEST && begin.elapsed() < SUCCESSION
             {
                 tokio::time::sleep(ASK_AGAIN).await;

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use lab::{Background, Family, GeneratorSpec, Lab, Result, StatewaySpec, packet_rate};
+use lab::{Background, CpuSet, Family, GeneratorSpec, Lab, Result, StatewaySpec, packet_rate};
 use serde_json::Value;
 
 use crate::scenario::{
@@ -97,6 +97,8 @@ impl Numbered {
                 false => (lab.on_server("python3"), lab.on_client("python3")),
             };
             let taking = ready(to.args(["-c", TAKE, END]))?;
+            // A sender that moves to another CPU may overtake itself in the kernel.
+            let from = from.cpus(&CpuSet::new([0]));
             Ok([ready(from.args(["-c", SEND, END, &v4, &v6]))?, taking])
         };
         Ok(Self([way(true)?, way(false)?]))
