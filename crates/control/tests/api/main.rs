@@ -482,13 +482,16 @@ fn subscribers_hear_of_new_and_ended_expectations() {
 fn an_answer_that_is_cut_off_says_that_the_gateway_has_stopped() {
     let directory = TempDir::new().unwrap();
     let socket = directory.path().join("gateway.sock");
-    let listener = UnixListener::bind(&socket).unwrap();
     const BEGUN: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\nfirst\n\r\n";
     for answer in ["", "HTTP/1.1 200", BEGUN] {
+        let listener = UnixListener::bind(&socket).unwrap();
         let client = Client::new(&socket).unwrap();
         let reader =
             std::thread::spawn(move || client.lines::<ClientError>("/v1/events", &mut |_| Ok(())));
         let (mut stream, _) = listener.accept().unwrap();
+        // Nobody is there to be asked again.
+        drop(listener);
+        std::fs::remove_file(&socket).unwrap();
         // The server has to read the request, or closing would be a reset instead of an end.
         let mut request = [0; 1024];
         assert!(stream.read(&mut request).unwrap() > 0);
