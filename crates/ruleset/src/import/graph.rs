@@ -94,8 +94,7 @@ fn blind_to_fragments(ruleset: &Parts) -> Vec<Flaw> {
                  in fragments are put together before, and leave as they came"
             }
         };
-        let (severity, chain) = (Severity::Note, rule.chain);
-        Some(Flaw { severity, chain, rule: Some(RuleId(id)), what: what.to_owned() })
+        Some(note((id, rule), what))
     };
     (0..).zip(&ruleset.rules).filter_map(flaw).collect()
 }
@@ -109,16 +108,9 @@ fn blind_to_the_host(ruleset: &Parts, hooks: &[u8]) -> Vec<Flaw> {
         hooks[rule.chain.index()] & early != 0
             && rule.items.iter().any(|item| matches!(item, Item::Update(_)))
     };
-    let flaw = |(id, rule): (u32, &Rule)| Flaw {
-        severity: Severity::Note,
-        chain: rule.chain,
-        rule: Some(RuleId(id)),
-        what:
-            "packets for this host's own addresses may not change this set: they are the kernel's, \
-               which needs a rule and a set of its own for them"
-                .to_owned(),
-    };
-    (0..).zip(&ruleset.rules).filter(is_meant).map(flaw).collect()
+    let what = "packets for this host's own addresses may not change this set: they are the kernel's, \
+                which needs a rule and a set of its own for them";
+    (0..).zip(&ruleset.rules).filter(is_meant).map(|rule| note(rule, what)).collect()
 }
 
 /// Rules with SYN proxies in a ruleset that translates sources, which their connections can not have.
@@ -131,15 +123,15 @@ fn proxies_beside_source_translation(ruleset: &Parts) -> Vec<Flaw> {
         matches!(item, Item::SynProxy(_) | Item::Object { what: ObjectKind::SynProxy, .. })
     };
     let rules = (0..).zip(&ruleset.rules).filter(|(_, rule)| rule.items.iter().any(is_proxy));
-    let flaw = |(id, rule): (u32, &Rule)| Flaw {
-        severity: Severity::Note,
-        chain: rule.chain,
-        rule: Some(RuleId(id)),
-        what: "connections of this proxy whose source a rule translates as well are dropped \
-               (`nat_syn_proxy`): except their clients from masquerade and snat"
-            .to_owned(),
-    };
-    rules.map(flaw).collect()
+    let what = "connections of this proxy whose source a rule translates as well are dropped \
+                (`nat_syn_proxy`): except their clients from masquerade and snat";
+    rules.map(|rule| note(rule, what)).collect()
+}
+
+/// Something to be known of a rule.
+fn note((id, rule): (u32, &Rule), what: &str) -> Flaw {
+    let (severity, what) = (Severity::Note, what.to_owned());
+    Flaw { severity, chain: rule.chain, rule: Some(RuleId(id)), what }
 }
 
 fn edges(ruleset: &Parts) -> Vec<Vec<ChainId>> {
