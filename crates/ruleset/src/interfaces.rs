@@ -33,46 +33,39 @@ impl ValidRuleset {
         named
     }
 
-    /// The first rule that refuses packets which come in by an interface and leave by it again, and
-    /// asks for both. Such rules isolate the ports of a bridge.
-    pub fn isolating(&self, interface: &str) -> Option<RuleId> {
-        let name = name_bits(interface)?;
+    /// The rules that refuse packets, and ask for the interfaces of both sides. Some of them isolate the
+    /// ports of a bridge.
+    pub fn isolating(&self) -> Vec<RuleId> {
+        let refuses = |item: &Item| matches!(item, Item::Verdict(Verdict::Drop) | Item::Reject(_));
+        let asks = |item: &Item, field| item.loads().iter().any(|load| load.field == field);
         let isolates = |rule: &Rule| {
-            let refuses =
-                |item: &Item| matches!(item, Item::Verdict(Verdict::Drop) | Item::Reject(_));
-            rule.items.iter().any(refuses) && self.asks_for_both(rule, name)
+            let has = |is: &dyn Fn(&Item) -> bool| rule.items.iter().any(is);
+            has(&refuses)
+                && SIDES.iter().all(|side| has(&|item| item.compares() && asks(item, *side)))
         };
-        self.reachable_rules().find(|(_, rule)| isolates(rule)).map(|(id, _)| id)
+        self.reachable_rules().filter(|(_, rule)| isolates(rule)).map(|(id, _)| id).collect()
     }
 
-    /// True if a rule asks for the interface of both sides, and goes on with this one.
-    fn asks_for_both(&self, rule: &Rule, name: u128) -> bool {
-        let (mut asks_input, mut asks_output) = (false, false);
-        for item in &rule.items {
-            let goes_on = match item {
-                Item::Within { load, interval, negated } if is_interface(load.field) => {
-                    interval.holds(name) != *negated
-                }
-                Item::Member { key, set, negated } => {
-                    let sides = || {
-                        let loads = key.loads.iter().enumerate();
-                        loads.filter(|(_, load)| is_interface(load.field)).map(|(at, _)| at)
-                    };
-                    let holds = |at, element: Element<'_>| {
-                        element.part(at).is_some_and(|part| part.holds(name))
-                    };
-                    let mut elements = self.sets[set.index()].elements.iter();
-                    elements.any(|element| sides().all(|at| holds(at, element))) != *negated
-                }
-                _ => continue,
-            };
-            if !goes_on {
-                return false;
+    /// True if a rule goes on with packets that come in by an interface and leave by it again, as far as
+    /// their interfaces decide.
+    pub fn is_of_interface(&self, rule: RuleId, interface: &str) -> bool {
+        let Some(name) = name_bits(interface) else { return false };
+        self.rules[rule.index()].items.iter().all(|item| match item {
+            Item::Within { load, interval, negated } if is_interface(load.field) => {
+                interval.holds(name) != *negated
             }
-            asks_input |= item.loads().iter().any(|load| load.field == Field::Input);
-            asks_output |= item.loads().iter().any(|load| load.field == Field::Output);
-        }
-        asks_input && asks_output
+            Item::Member { key, set, negated } => {
+                let loads = key.loads.iter().enumerate();
+                let sides = loads.filter(|(_, load)| is_interface(load.field)).map(|(at, _)| at);
+                let holds = |element: Element<'_>| {
+                    let part = |at| element.part(at).is_some_and(|part| part.holds(name));
+                    sides.clone().all(part)
+                };
+                sides.clone().next().is_none()
+                    || self.sets[set.index()].elements.iter().any(holds) != *negated
+            }
+            _ => true,
+        })
     }
 
     fn in_set<'a>(&'a self, key: &'a Key, set: SetId) -> impl Iterator<Item = Interval> + 'a {
@@ -82,8 +75,11 @@ impl ValidRuleset {
     }
 }
 
+/// The fields with the name of an interface.
+const SIDES: [Field; 2] = [Field::Input, Field::Output];
+
 fn is_interface(field: Field) -> bool {
-    matches!(field, Field::Input | Field::Output)
+    SIDES.contains(&field)
 }
 
 fn name(interval: Interval) -> Option<String> {
@@ -119,7 +115,7 @@ mod tests {
             ]});
             let document = document.to_string();
             let ruleset = import(document.as_bytes(), Options::default()).unwrap().ruleset;
-            ruleset.isolating("br0").is_some()
+            ruleset.isolating().iter().any(|rule| ruleset.is_of_interface(*rule, "br0"))
         };
         let both =
             |op: &str, right: Value| [side(input, op, right.clone()), side(output, op, right)];

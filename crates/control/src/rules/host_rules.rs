@@ -103,11 +103,19 @@ impl RuleBook {
     /// The bridges of the kernel whose ports a rule isolates from each other, each with the place of the
     /// rule, if the kernel's netfilter sees what they carry.
     fn isolated_bridges(&self) -> Vec<(String, String)> {
-        let rule = |bridge: &str| self.ruleset.isolating(bridge);
-        let bridges = engine::filtered_bridges(|name| rule(name).is_some()).unwrap_or_default();
-        let place = |bridge: &str| self.ruleset.place_of_rule(rule(bridge)?.index());
-        let with_place = |bridge: String| Some((place(&bridge)?.to_string(), bridge));
-        bridges.into_iter().filter_map(with_place).map(|(place, bridge)| (bridge, place)).collect()
+        let rules = self.ruleset.isolating();
+        if rules.is_empty() {
+            return Vec::new();
+        }
+        let rule_of = |name: &str| {
+            rules.iter().copied().find(|rule| self.ruleset.is_of_interface(*rule, name))
+        };
+        let bridges = engine::filtered_bridges(|name| rule_of(name).is_some()).unwrap_or_default();
+        let with_place = |bridge: String| {
+            let place = self.ruleset.place_of_rule(rule_of(&bridge)?.index())?;
+            Some((bridge, place.to_string()))
+        };
+        bridges.into_iter().filter_map(with_place).collect()
     }
 
     /// The chains about the host's own traffic, which only the kernel can run; `kernel` are those that
