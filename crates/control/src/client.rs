@@ -269,24 +269,28 @@ impl Client {
     ) -> Result<Response<Incoming>, ClientError> {
         let begin = Instant::now();
         loop {
-            let response = match self.send_once(method.clone(), path, body.clone()).await {
-                // A process that hands over may end before it takes a question.
-                Err(ClientError::Stopped { .. })
-                    if method == Method::GET
-                        && begin.elapsed() < SUCCESSION
-                        && UnixStream::connect(&self.socket).await.is_ok() =>
-                {
-                    tokio::time::sleep(ASK_AGAIN).await;
-                    continue;
-                }
-                other => other?,
-            };
-            if response.status() == StatusCode::MISDIRECTED_REQUEST && begin.elapsed() < SUCCESSION
-            {
+            let answer = self.send_once(method.clone(), path, body.clone()).await;
+            if begin.elapsed() < SUCCESSION && self.is_handed_over(&method, &answer).await {
                 tokio::time::sleep(ASK_AGAIN).await;
                 continue;
             }
-            return self.checked(response).await;
+            return self.checked(answer?).await;
+        }
+    }
+
+    /// True if another process takes the request. The one that was asked says so, or has ended before it
+    /// took a question.
+    async fn is_handed_over(
+        &self,
+        method: &Method,
+        answer: &Result<Response<Incoming>, ClientError>,
+    ) -> bool {
+        match answer {
+            Ok(response) => response.status() == StatusCode::MISDIRECTED_REQUEST,
+            Err(ClientError::Stopped { .. }) => {
+                *method == Method::GET && UnixStream::connect(&self.socket).await.is_ok()
+            }
+            Err(_) => false,
         }
     }
 
