@@ -22,21 +22,7 @@ const LEAST_PROBES: u32 = 20;
 /// Time of traffic before the time that counts.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// The result of one turn.
-#[derive(Clone, Copy, Debug)]
-struct Turn {
-    policy: Policy,
-    /// The load, or the pause in microseconds.
-    at: f64,
-    p50_us: Option<f64>,
-    p99_us: Option<f64>,
-    /// Part of a CPU that the gateway's process took.
-    cpu: f64,
-    /// Share that the thread of both ends had of its CPU.
-    cpu_share: f64,
-}
-
-/// The medians of the turns of one policy with one load or pause.
+/// The result of a turn, or the medians of those of one policy with one load or pause.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     pub policy: Policy,
@@ -64,7 +50,12 @@ pub fn measure(
     (rounds, time): (usize, Duration),
     begin: impl Fn(Policy) -> anyhow::Result<()>,
 ) -> anyhow::Result<Delays> {
-    let (mut loads, mut pauses) = (Vec::new(), Vec::new());
+    let (mut loads, mut pauses, mut cpu_share) = (Vec::new(), Vec::new(), 1.0_f64);
+    let mut turn = |lab: &Lab, spec: &OpenLoopSpec, place| {
+        let (point, share) = turn(lab, spec, place)?;
+        cpu_share = cpu_share.min(share);
+        anyhow::Ok(point)
+    };
     for _ in 0..rounds {
         for policy in Policy::ALL {
             begin(policy)?;
@@ -81,39 +72,45 @@ pub fn measure(
             }
         }
     }
-    let shares = loads.iter().chain(&pauses).map(|turn| turn.cpu_share);
-    let cpu_share = shares.fold(1.0, f64::min);
-    Ok(Delays { loads: points(&loads), pauses: points(&pauses), cpu_share })
+    Ok(Delays { loads: medians(&loads), pauses: medians(&pauses), cpu_share })
 }
 
 fn spec(binary: &Path, (rate, probes): (u32, u32), time: Duration) -> OpenLoopSpec {
     OpenLoopSpec { program: binary.to_path_buf(), rate, probes, warm_up: WARM_UP, time }
 }
 
-fn turn(lab: &Lab, spec: &OpenLoopSpec, (policy, at): (Policy, f64)) -> anyhow::Result<Turn> {
+/// One turn, and the share that the thread of both ends had of its CPU.
+fn turn(
+    lab: &Lab,
+    spec: &OpenLoopSpec,
+    (policy, at): (Policy, f64),
+) -> anyhow::Result<(Point, f64)> {
     let gateway = super::gateway(lab)?;
     let (before, began) = (gateway.cpu_time()?, Instant::now());
     let report = open_loop(lab, spec)?;
     let cpu = (gateway.cpu_time()? - before).as_secs_f64() / began.elapsed().as_secs_f64();
     let lab::OpenLoopReport { p50_us, p99_us, cpu_share, .. } = report;
-    Ok(Turn { policy, at, p50_us, p99_us, cpu, cpu_share })
+    Ok((Point { policy, at, p50_us, p99_us, cpu }, cpu_share))
 }
 
 /// The medians of turns with the same policy and load, in the order of the first of them.
-fn points(turns: &[Turn]) -> Vec<Point> {
+fn medians(turns: &[Point]) -> Vec<Point> {
     let mut points: Vec<Point> = Vec::new();
-    for &Turn { policy, at, .. } in turns {
-        if points.iter().any(|point| (point.policy, point.at) == (policy, at)) {
+    for &Point { policy, at, .. } in turns {
+        let is_same = |point: &&Point| (point.policy, point.at) == (policy, at);
+        if points.iter().any(|point| is_same(&point)) {
             continue;
         }
-        let same = || turns.iter().filter(|turn| (turn.policy, turn.at) == (policy, at));
-        let median = |figures: Vec<f64>| (!figures.is_empty()).then(|| Spread::of(figures).median);
+        let median = |figure: &dyn Fn(&Point) -> Option<f64>| {
+            let figures: Vec<f64> = turns.iter().filter(is_same).filter_map(figure).collect();
+            (!figures.is_empty()).then(|| Spread::of(figures).median)
+        };
         points.push(Point {
             policy,
             at,
-            p50_us: median(same().filter_map(|turn| turn.p50_us).collect()),
-            p99_us: median(same().filter_map(|turn| turn.p99_us).collect()),
-            cpu: median(same().map(|turn| turn.cpu).collect()).unwrap_or_default(),
+            p50_us: median(&|turn| turn.p50_us),
+            p99_us: median(&|turn| turn.p99_us),
+            cpu: median(&|turn| Some(turn.cpu)).unwrap_or_default(),
         });
     }
     points
@@ -188,13 +185,12 @@ mod tests {
 
     #[test]
     fn a_point_is_the_median_of_its_turns() {
-        let turn = |policy, at, p50: f64| Turn {
+        let turn = |policy, at, p50: f64| Point {
             policy,
             at,
             p50_us: Some(p50),
             p99_us: (p50 > 1.0).then_some(2.0 * p50),
             cpu: p50 / 100.0,
-            cpu_share: 1.0,
         };
         let turns = [
             turn(Policy::None, 0.5, 3.0),
@@ -209,6 +205,6 @@ mod tests {
             p99_us: Some(p99_us),
             cpu: p50_us / 100.0,
         };
-        assert_eq!(points(&turns), [point(Policy::None, 2.0, 5.0), point(Policy::Mix, 9.0, 18.0)]);
+        assert_eq!(medians(&turns), [point(Policy::None, 2.0, 5.0), point(Policy::Mix, 9.0, 18.0)]);
     }
 }
