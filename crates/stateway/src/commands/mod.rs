@@ -3,8 +3,6 @@
 #[cfg(feature = "bench")]
 mod bench;
 mod check;
-#[cfg(any(feature = "bench", feature = "demo"))]
-mod colours;
 pub mod conntrack;
 mod defrag;
 #[cfg(feature = "demo")]
@@ -15,6 +13,8 @@ mod ha;
 mod lab_generate;
 #[cfg(feature = "lab")]
 mod lab_traffic;
+#[cfg(any(feature = "bench", feature = "demo"))]
+mod plot;
 mod policy;
 mod remote;
 mod replay;

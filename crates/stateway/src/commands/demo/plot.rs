@@ -2,11 +2,10 @@
 
 use std::path::Path;
 
-use anyhow::{Context, anyhow};
 use plotters::prelude::*;
 
 use super::{Run, Sample};
-use crate::commands::colours::COLOURS;
+use crate::commands::plot::{Area, COLOURS, Drawn, legend, picture};
 
 const SIZE: (u32, u32) = (900, 560);
 
@@ -15,30 +14,16 @@ const SIZE: (u32, u32) = (900, 560);
 /// # Errors
 /// When the file can not be written, with its name.
 pub fn write(path: &Path, run: &Run) -> anyhow::Result<()> {
-    let mut text = String::new();
-    draw(&mut text, run).map_err(|error| anyhow!("the plot can not be drawn: {error}"))?;
-    std::fs::write(path, text).with_context(|| format!("can not write {}", path.display()))
+    let drawn = picture(SIZE, &run.title, |area| {
+        let (above, below) = area.split_vertically(300);
+        let end = run.samples.last().map_or(1.0, |sample| sample.at).max(0.1);
+        throughput(&above, &run.samples, end)?;
+        load(&below, &run.samples, end)
+    });
+    crate::commands::plot::write(path, drawn)
 }
 
-fn draw(text: &mut String, run: &Run) -> Result<(), Box<dyn std::error::Error>> {
-    let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    let area = area.titled(&run.title, ("sans-serif", 20))?;
-    let (above, below) = area.split_vertically(300);
-    let end = run.samples.last().map_or(1.0, |sample| sample.at).max(0.1);
-    throughput(&above, &run.samples, end)?;
-    load(&below, &run.samples, end)?;
-    area.present()?;
-    Ok(())
-}
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
-
-fn throughput(
-    area: &Area<'_>,
-    samples: &[Sample],
-    end: f64,
-) -> Result<(), Box<dyn std::error::Error>> {
+fn throughput(area: &Area<'_>, samples: &[Sample], end: f64) -> Drawn {
     let points: Vec<(f64, f64)> =
         samples.iter().map(|sample| (sample.at, sample.bits_per_second / 1e9)).collect();
     let top = points.iter().map(|point| point.1).fold(0.1, f64::max) * 1.15;
@@ -60,7 +45,7 @@ fn throughput(
     Ok(())
 }
 
-fn load(area: &Area<'_>, samples: &[Sample], end: f64) -> Result<(), Box<dyn std::error::Error>> {
+fn load(area: &Area<'_>, samples: &[Sample], end: f64) -> Drawn {
     let mut chart = ChartBuilder::on(area)
         .margin(12)
         .x_label_area_size(36)
@@ -84,13 +69,7 @@ fn load(area: &Area<'_>, samples: &[Sample], end: f64) -> Result<(), Box<dyn std
             .label(format!("worker {worker}"))
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour));
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .draw()?;
-    Ok(())
+    legend(&mut chart, SeriesLabelPosition::LowerRight)
 }
 
 /// The times at which the number of workers changed, with the new numbers.

@@ -1,13 +1,13 @@
 //! The plot of delays against the load.
 
+use std::error::Error;
 use std::path::Path;
 
-use anyhow::{Context, anyhow};
 use engine::Policy;
 use plotters::prelude::*;
 
 use super::delay::Point;
-use crate::commands::colours::COLOURS;
+use crate::commands::plot::{Area, COLOURS, Drawn, legend, picture};
 
 const SIZE: (u32, u32) = (1000, 420);
 
@@ -16,30 +16,23 @@ const SIZE: (u32, u32) = (1000, 420);
 /// # Errors
 /// When the file can not be written, with its name.
 pub fn write(path: &Path, points: &[Point]) -> anyhow::Result<()> {
-    let mut text = String::new();
-    draw(&mut text, points).map_err(|error| anyhow!("the plot can not be drawn: {error}"))?;
-    std::fs::write(path, text).with_context(|| format!("can not write {}", path.display()))
+    crate::commands::plot::write(path, draw(points))
 }
 
-fn draw(text: &mut String, points: &[Point]) -> Result<(), Box<dyn std::error::Error>> {
-    let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    let area = area.titled("Delay of probes against the load", ("sans-serif", 20))?;
-    let (left, right) = area.split_horizontally(SIZE.0 / 2);
-    chart(&left, points, "half of the probes, us", |point| point.p50_us)?;
-    chart(&right, points, "99 % of the probes, us", |point| point.p99_us)?;
-    area.present()?;
-    Ok(())
+fn draw(points: &[Point]) -> Result<String, Box<dyn Error>> {
+    picture(SIZE, "Delay of probes against the load", |area| {
+        let (left, right) = area.split_horizontally(SIZE.0 / 2);
+        chart(&left, points, "half of the probes, us", |point| point.p50_us)?;
+        chart(&right, points, "99 % of the probes, us", |point| point.p99_us)
+    })
 }
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 fn chart(
     area: &Area<'_>,
     points: &[Point],
     title: &str,
     figure: fn(&Point) -> Option<f64>,
-) -> Result<(), Box<dyn std::error::Error>> {
+) -> Drawn {
     let figures = || points.iter().filter_map(figure);
     let (least, most) = (figures().fold(100.0, f64::min), figures().fold(1000.0, f64::max));
     let mut chart = ChartBuilder::on(area)
@@ -63,13 +56,7 @@ fn chart(
             .label(policy.name())
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour));
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .draw()?;
-    Ok(())
+    legend(&mut chart, SeriesLabelPosition::UpperLeft)
 }
 
 #[cfg(test)]
@@ -90,8 +77,7 @@ mod tests {
                 })
             })
             .collect();
-        let mut text = String::new();
-        draw(&mut text, &points).unwrap();
+        let text = draw(&points).unwrap();
         for (policy, RGBColor(red, green, blue)) in Policy::ALL.into_iter().zip(COLOURS) {
             let stroke = format!("stroke=\"#{red:02X}{green:02X}{blue:02X}\"");
             let is_line = |line: &&str| line.contains("<polyline") && line.contains(&stroke);
