@@ -164,12 +164,13 @@ impl Device {
         Ok(())
     }
 
-    /// Puts a host with the address 192.0.2.2 behind `lan0`.
+    /// Puts a host with the address 192.0.2.2 behind `lan0`, and waits until it answers.
     pub fn add_host(&self) -> Result<Self> {
         let host = Self::none()?;
         self.namespace.give("far0", &host.namespace)?;
         self.ip(&["address add 192.0.2.1/24 dev lan0"])?;
         host.ip(&["address add 192.0.2.2/24 dev far0", "link set far0 up"])?;
+        self.namespace.program("ping").args(["-c", "1", "-w", "10", "192.0.2.2"]).check()?;
         Ok(host)
     }
 

@@ -6,8 +6,8 @@ use lab::{Background, Result};
 use super::device::Device;
 use crate::scenario::{beside_others, stateway_binary};
 
-/// Has the other end of the link send 24 replies to probes a second, of 100, and takes that away.
-const SLOW: &str = "tc qdisc add dev far0 root tbf rate 8kbit burst 100 limit 200";
+/// Has the other end of the link send 26 replies to probes a second, of 100, and takes that away.
+const SLOW: &str = "tc qdisc add dev far0 root tbf rate 12kbit burst 100 limit 200";
 const FAST: &str = "tc qdisc del dev far0 root";
 
 fn begin(device: &Device, words: &[&str]) -> Result<Background> {
