@@ -1,7 +1,7 @@
 //! The coordinator's book of ports: which ones are up, which worker polls which queue, and the
 //! counters of closed queues.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use netpolicy::Policy;
 use ruleset::{Interface, name_bits};
 use steer::{BucketCount, InterfaceCpus, Placement, PlacementError, WorkerCpu, WorkerId};
 
-use crate::control::ports::{OpenPort, PortLink, PortLook, PortSetup};
+use crate::control::ports::{OpenPort, OpenSelectors, PortLink, PortLook, PortSetup};
 use crate::control::views::PortStatus;
 use crate::egress::reverse_path::ReversePath;
 use crate::worker::queue::{Queue, Received};
@@ -362,6 +362,17 @@ impl PortBook {
     pub fn queues_of(&self, port: PortId) -> Vec<usize> {
         let entries = self.pollers.iter().filter(|(_, (of, _))| *of == port);
         entries.map(|(id, _)| *id).collect()
+    }
+
+    /// The workers that poll queues of a port.
+    pub fn pollers_of(&self, port: PortId) -> BTreeSet<WorkerId> {
+        let of_port = self.pollers.values().filter(|(of, _)| *of == port);
+        of_port.map(|(_, worker)| *worker).collect()
+    }
+
+    /// The selectors by which the kernel chooses between the queues of a port.
+    pub fn selectors_of(&self, port: PortId) -> OpenSelectors {
+        self.ports[usize::from(port.0)].setup.opener.selectors()
     }
 
     /// Closes a queue that failed. True if its port was up until now.

@@ -75,11 +75,27 @@ pub trait PortOpener: Send {
         None
     }
 
+    /// The selectors by which the kernel chooses between the queues that are open.
+    fn selectors(&self) -> OpenSelectors {
+        OpenSelectors::None
+    }
+
     /// The current state of the interface. Unknown parts are left out. `None` if it could not be
     /// read.
     fn look(&mut self) -> Option<PortLook> {
         Some(PortLook::default())
     }
+}
+
+/// The selectors by which the kernel chooses the receive queue of a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenSelectors {
+    /// There are none: one service has all packets.
+    None,
+    /// These.
+    These(Selectors),
+    /// Those of the process that has handed over its queues, if it had any.
+    OfFormerProcess,
 }
 
 /// An interface of the gateway.
@@ -123,6 +139,8 @@ pub struct AfPacket {
     lanes: Option<Selectors>,
     /// The first receive queues come from another process.
     awaits_queues: bool,
+    /// The queues that are open came from there.
+    has_foreign_queues: bool,
 }
 
 impl AfPacket {
@@ -131,7 +149,8 @@ impl AfPacket {
     /// frames for all stations, a router only those for its own, and a router may have bare links.
     pub fn new(awaited: impl Into<String>, claim: Claim, port: PortId, mode: Mode) -> Self {
         let (awaited, masters) = (awaited.into(), Masters::new().ok());
-        Self { awaited, claim, masters, port, mode, lanes: None, awaits_queues: false }
+        let (lanes, awaits_queues, has_foreign_queues) = (None, false, false);
+        Self { awaited, claim, masters, port, mode, lanes, awaits_queues, has_foreign_queues }
     }
 
     /// The same, with one more receive queue for the flows whose service is latency by these selectors.
@@ -182,7 +201,8 @@ fn warn_of_long_super_packets(link: &LinkState) {
 
 impl PortOpener for AfPacket {
     fn open(&mut self, rx_queues: usize, tx_queues: usize) -> Result<OpenPort, PortError> {
-        let rx_queues = if std::mem::take(&mut self.awaits_queues) { 0 } else { rx_queues };
+        self.has_foreign_queues = std::mem::take(&mut self.awaits_queues);
+        let rx_queues = if self.has_foreign_queues { 0 } else { rx_queues };
         let options = AfPacketOptions {
             receive_queues: rx_queues as u16,
             transmit_queues: tx_queues as u16,
@@ -217,6 +237,14 @@ impl PortOpener for AfPacket {
 
     fn claim(&self) -> Option<BorrowedFd<'_>> {
         Some(self.claim.as_fd())
+    }
+
+    fn selectors(&self) -> OpenSelectors {
+        match &self.lanes {
+            _ if self.has_foreign_queues => OpenSelectors::OfFormerProcess,
+            Some(selectors) => OpenSelectors::These(selectors.clone()),
+            None => OpenSelectors::None,
+        }
     }
 
     fn look(&mut self) -> Option<PortLook> {
