@@ -26,6 +26,7 @@
 //! | `POST /v1/rules/reset` | [`schema::Done`] |
 //! | `POST /v1/rules/elements` | [`schema::Done`]; body [`schema::ChangeElements`] |
 //! | `POST /v1/rules/explain` | [`schema::Explanation`]; body [`schema::AskRules`] |
+//! | `GET /v1/settings/changed` | [`schema::ChangedSettings`] |
 //! | `GET /v1/sync` | [`schema::Sync`] |
 //! | `PUT /v1/sync/role` | [`schema::Done`]; body [`schema::SetRole`] |
 //! | `GET /v1/tunables` | [`schema::Tunables`] |
@@ -44,6 +45,7 @@
 //! client. A connection carries one request. There are at most 64 connections at the same time, and
 //! 16 streams. A new client evicts the one that has kept the gateway waiting longest.
 
+mod carried_settings;
 mod client;
 mod connections;
 mod gate;
@@ -62,6 +64,7 @@ mod socket;
 mod stream;
 mod sync_routes;
 
+pub use carried_settings::{carry_settings, changed_settings};
 pub use client::{Client, ClientError};
 pub use gate::{Closed, Gate};
 pub use hand_over_routes::{HAND_OVER_PATH, HAND_OVER_PROTOCOL};

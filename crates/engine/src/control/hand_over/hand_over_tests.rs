@@ -58,7 +58,7 @@ proptest! {
         let (old, new) = (handle(&pair, 0), handle(&pair, 1));
         new.set_workers(workers).unwrap();
         before.into_iter().for_each(|step| send(&mut pair, step));
-        let mut outflow = Outflow::begin(&old).unwrap();
+        let mut outflow = Outflow::begin(&old, &old.standing()).unwrap();
         let mut intake = Intake::new(Vec::new(), true);
         let mut meanwhile = meanwhile.into_iter();
         let mut bytes = Vec::new();
@@ -84,8 +84,8 @@ fn a_gateway_goes_on_as_before_if_it_does_not_leave() {
     let mut pair = Pair::new();
     let old = handle(&pair, 0);
     (0..10).for_each(|flow| pair.open(0, 2000 + flow));
-    let mut outflow = Outflow::begin(&old).unwrap();
-    assert!(matches!(Outflow::begin(&old), Err(OutflowError::UnderWay)));
+    let mut outflow = Outflow::begin(&old, &old.standing()).unwrap();
+    assert!(matches!(Outflow::begin(&old, &old.standing()), Err(OutflowError::UnderWay)));
     // Buckets stay where they are.
     assert!(matches!(old.set_workers(3), Err(SteerError::HandingOver)));
     while outflow.copy(&mut Vec::new()).unwrap() {}
@@ -100,7 +100,7 @@ fn a_gateway_goes_on_as_before_if_it_does_not_leave() {
     drop(outflow);
     old.set_workers(3).unwrap();
     let all = records(&old);
-    drop(Outflow::begin(&old).unwrap());
+    drop(Outflow::begin(&old, &old.standing()).unwrap());
     pair.data(0, 2000, true);
     assert_eq!(pair.forwarded(0), 1);
     assert_eq!(records(&old).len(), all.len());
@@ -131,7 +131,7 @@ fn connections_that_have_no_place_are_refused_by_name() {
     let (old, new) = (handle(&pair, 0), handle(&pair, 1));
     (0..40).for_each(|flow| pair.open(0, 2000 + flow));
     new.set_tunable("nf_conntrack_max", 5).unwrap();
-    let mut outflow = Outflow::begin(&old).unwrap();
+    let mut outflow = Outflow::begin(&old, &old.standing()).unwrap();
     let (mut intake, mut bytes) = (Intake::new(Vec::new(), true), Vec::new());
     while outflow.copy(&mut bytes).unwrap() {}
     intake.take(&new, &bytes).unwrap();

@@ -7,6 +7,7 @@
 mod intake;
 mod items;
 mod outflow;
+mod standing;
 
 use std::os::fd::OwnedFd;
 
@@ -28,6 +29,7 @@ use crate::path::reassembly::DatagramMemory;
 pub use intake::{Intake, IntakeError, IntakeReport};
 pub use items::RuleProgress;
 pub use outflow::{Outflow, OutflowError};
+pub use standing::Standing;
 
 /// Looks for a moment in which no datagram is incomplete, before a gateway stops receiving all the same.
 const QUIET_TRIES: usize = 100;

@@ -6,7 +6,7 @@ use flow::codec::Millis;
 use steer::{BucketId, WorkerId};
 
 use super::items::{HeardStation, write_change, write_rules, write_shared, write_stations};
-use super::{FreezeError, HandedQueue, Tenure};
+use super::{FreezeError, HandedQueue, Standing, Tenure};
 use crate::Gateway;
 use crate::control::config::SteerError;
 use crate::control::offers::TRIES;
@@ -61,7 +61,7 @@ pub struct Outflow<'g> {
     gateway: &'g Gateway,
     stream: ChangeStream,
     next: Place,
-    /// The rules and zones of the beginning.
+    /// The rules and zones that the new process has.
     revisions: (u32, u64),
     /// The new process may read the queues.
     is_read: bool,
@@ -70,21 +70,22 @@ pub struct Outflow<'g> {
 
 impl<'g> Outflow<'g> {
     /// Begins to follow all changes. A reader from before gets none from now on. This gateway
-    /// owns the connections of a peer from now on, because the new process tells the peer anew.
+    /// owns the connections of a peer from now on, because the new process tells the peer anew. The new
+    /// process has the rules and zones of `standing`.
     ///
     /// # Errors
     /// [`OutflowError::UnderWay`], [`OutflowError::Unresponsive`].
-    pub fn begin(gateway: &'g Gateway) -> Result<Self, OutflowError> {
-        let (tap, stream, revisions) = {
+    pub fn begin(gateway: &'g Gateway, standing: &Standing) -> Result<Self, OutflowError> {
+        let (tap, stream) = {
             let mut coordinator = gateway.shared.lock();
             if coordinator.tenure != Tenure::Own {
                 return Err(OutflowError::UnderWay);
             }
             coordinator.tenure = Tenure::Copied;
             let (tap, stream) = ChangeTap::new(coordinator.execution.now());
-            (tap.exact(), stream, coordinator.revisions())
+            (tap.exact(), stream)
         };
-        let next = Place::Bucket(0, Cursor::default());
+        let (next, revisions) = (Place::Bucket(0, Cursor::default()), standing.revisions);
         let outflow = Self { gateway, stream, next, revisions, is_read: false, has_left: false };
         gateway.adopt_all()?;
         gateway.follow_shared(true);
@@ -258,7 +259,7 @@ impl Drop for Outflow<'_> {
 
 impl crate::control::coordinator::Coordinator {
     /// How often rules and zones have changed.
-    fn revisions(&self) -> (u32, u64) {
+    pub(super) fn revisions(&self) -> (u32, u64) {
         (self.rules_revision, self.zones_revision)
     }
 }

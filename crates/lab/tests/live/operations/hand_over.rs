@@ -487,6 +487,53 @@ fn both_gateways_of_a_pair_are_upgraded_and_each_has_all_of_the_other_one() {
     });
 }
 
+/// Waits until only the last of the processes is there that have handed over.
+fn old_ones_have_ended(lab: &Lab) -> Result<()> {
+    soon("the old processes have ended", || {
+        let tables = lab.gateway().program("nft").args(["list", "tables"]).check()?;
+        Ok(own_tables(&tables).len() == 1)
+    })
+}
+
+/// The bug of a tunable that an operator had set and that an upgrade took back without a word.
+#[test]
+fn what_an_operator_has_set_goes_on_unless_the_file_has_changed() {
+    beside_others(|| {
+        let more = "[tunables]\nnf_conntrack_max = 5000\nnf_conntrack_udp_timeout = 100\n";
+        let spec = StatewaySpec { more: more.to_owned(), ..bridge_spec(2)? };
+        let lab = start(spec.clone())?;
+        let command = |args: &[&str]| stateway(&lab).command(args).check();
+        let value = |name: &str| Ok(command(&["tunable", "get", name])?.trim_end().to_owned());
+        let values = || -> Result<[String; 2]> {
+            Ok([value("nf_conntrack_max")?, value("nf_conntrack_udp_timeout")?])
+        };
+        command(&["tunable", "set", "nf_conntrack_max", "6000"])?;
+        command(&["tunable", "set", "nf_conntrack_udp_timeout", "200"])?;
+        command(&["steer", "set", "--workers", "3"])?;
+        // The second new process gets them from the first one.
+        for _ in 0..2 {
+            let said = stateway(&lab).query(&["upgrade"])?;
+            assert_eq!(said["not_carried"].as_array().map(Vec::len), Some(0), "{said}");
+            assert_eq!(values()?, ["6000", "200"]);
+            let status = stateway(&lab).query(&["status"])?;
+            assert_eq!(status["workers"].as_array().map(Vec::len), Some(3), "{status}");
+        }
+        let more = more.replace("5000", "7000");
+        let config = StatewaySpec { more, ..spec }.config(&["lan0", "wan0"]);
+        lab.gateway().write_file("stateway.toml", config.as_bytes())?;
+        let said = stateway(&lab).command(&["upgrade"]).run()?;
+        let lost = "tunables.nf_conntrack_max: 6000, set while the gateway ran, does not go on: the \
+                    file has changed from 5000 to 7000, which counts";
+        assert_eq!(said.code, Some(0), "{said:?}");
+        assert!(said.stderr.contains(&format!("warning: {lost}")), "{said:?}");
+        assert!(stateway(&lab).log().contains(lost), "{}", stateway(&lab).log());
+        assert_eq!(values()?, ["7000", "200"]);
+        old_ones_have_ended(&lab)?;
+        kill(gateway_and_children(&lab)?.0);
+        Ok(())
+    });
+}
+
 #[test]
 fn a_gateway_starts_its_successor_when_an_operator_upgrades_it() {
     beside_others(|| {
@@ -532,10 +579,7 @@ fn a_gateway_starts_its_successor_when_an_operator_upgrades_it() {
         }
         let status = stateway(&lab).command(&["status"]).check()?;
         println!("{status}{}", stateway(&lab).log());
-        soon("the old processes have ended", || {
-            let tables = lab.gateway().program("nft").args(["list", "tables"]).check()?;
-            Ok(own_tables(&tables).len() == 1)
-        })?;
+        old_ones_have_ended(&lab)?;
         traffic.finish(&lab)?;
         let asked = asking.finish()?.stdout;
         println!("{asked}");

@@ -142,9 +142,9 @@ impl Begun {
         let take_signals = || Signals::new().context("can not wait for signals");
         let mut signals = (!takes_over).then(take_signals).transpose()?;
         let mut giver = takes_over.then(|| Giver::ask(&path)).transpose()?;
-        let rules = match (&mut giver, rules) {
+        let mut rules = match (&mut giver, rules) {
             (Some(giver), Some(rules)) => {
-                let kept = giver.keep_elements(&path, rules);
+                let kept = giver.keep_elements(rules);
                 Some(kept.inspect_err(|error| giver.refuse(error))?)
             }
             (_, rules) => rules,
@@ -162,7 +162,8 @@ impl Begun {
             signals = Some(take_signals()?);
             Ok(())
         };
-        let taken = giver.map(|giver| giver.take(&gateway, &config, prepare)).transpose()?;
+        let taken = giver.map(|giver| giver.take(&gateway, &config, &mut rules, prepare));
+        let taken = taken.transpose()?;
         let signals = signals.context("nobody waits for signals")?;
         // No other process receives packets from here on.
         socket.own();
@@ -179,10 +180,10 @@ impl Begun {
         rules: Option<&RuleBook>,
         path: &Path,
         args: &Args,
-        giver: Option<&mut Giver>,
+        mut giver: Option<&mut Giver>,
     ) -> anyhow::Result<Prepared> {
         // These come first: a second gateway must not touch the interfaces.
-        let (socket, claims) = match giver {
+        let (socket, claims) = match &mut giver {
             Some(giver) => {
                 giver.fit(config, rules, args.other_rules)?;
                 (giver.control_socket(path)?, giver.claims(config)?)
@@ -195,6 +196,9 @@ impl Begun {
             if args.take_over { AfPacket::awaiting_queues } else { std::convert::identity };
         let (claims, handle) = ((claims, opening), guard.handle());
         let gateway = Arc::new(start(config, claims, handle, rules, key.as_ref())?);
+        if let Some(giver) = giver {
+            giver.carry_settings(&gateway)?;
+        }
         Ok(Prepared { socket, guard, key, gateway })
     }
 

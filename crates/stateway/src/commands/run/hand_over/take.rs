@@ -3,12 +3,15 @@
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use control::schema::{KeptElements, NotKept};
-use control::{Client, ClientError, ControlSocket, HAND_OVER_PATH, HAND_OVER_PROTOCOL, RuleBook};
+use control::schema::{ChangedSettings, KeptElements, NotKept};
+use control::{
+    Client, ClientError, ControlSocket, HAND_OVER_PATH, HAND_OVER_PROTOCOL, RuleBook,
+    carry_settings,
+};
 use engine::{Gateway, Intake, Role};
 use netio::afpacket::{AfPacketRx, Claim};
 use netio::{LinkState, PortId, QueuePosition, RingPosition, RxQueue, Service};
@@ -28,12 +31,19 @@ const HEAD_MAX: usize = 16 << 10;
 
 /// The process that runs, which has made its offer.
 pub struct Giver {
+    /// Its control socket.
+    path: PathBuf,
     session: Session,
     offer: Box<Offer>,
     claims: Vec<OwnedFd>,
     /// Its rules are not those of this process.
     has_other_rules: bool,
     control: Option<[OwnedFd; 2]>,
+    /// The rules of the file, if they have sets that packets do not change.
+    rules_of_file: Option<RuleBook>,
+    /// Elements that this process does not have, and settings, with the reasons.
+    not_kept: Vec<String>,
+    not_carried: Vec<String>,
 }
 
 /// The messages of the process that runs.
@@ -96,9 +106,17 @@ impl Giver {
                 (Message::Claim(_), claim) => claims.extend(claim),
                 (_, control) => {
                     let offer = offer.context("there was no offer")?;
-                    let control = control.try_into().ok();
-                    let has_other_rules = false;
-                    return Ok(Self { session, offer, claims, has_other_rules, control });
+                    return Ok(Self {
+                        path: path.to_owned(),
+                        session,
+                        offer,
+                        claims,
+                        has_other_rules: false,
+                        control: control.try_into().ok(),
+                        rules_of_file: None,
+                        not_kept: Vec::new(),
+                        not_carried: Vec::new(),
+                    });
                 }
             }
         }
@@ -109,26 +127,72 @@ impl Giver {
     ///
     /// # Errors
     /// The running gateway does not answer.
-    pub fn keep_elements(&self, path: &Path, rules: RuleBook) -> anyhow::Result<RuleBook> {
+    pub fn keep_elements(&mut self, rules: RuleBook) -> anyhow::Result<RuleBook> {
         let sets = rules.ruleset().sets();
         if !sets.iter().any(|set| set.name.is_some() && !set.dynamic) {
             return Ok(rules);
         }
-        let kept: KeptElements = match Client::new(path)?.put_bytes("/v1/rules/kept", rules.text())
-        {
+        let client = Client::new(&self.path)?;
+        let kept: KeptElements = match client.put_bytes("/v1/rules/kept", rules.text()) {
             Ok(kept) => kept,
             // It may be of a release that does not know the request.
             Err(ClientError::Refused(refusal) | ClientError::BadRequest(refusal)) => {
-                tracing::warn!("elements that sets have got since are not kept: {}", refusal.what);
+                let what = refusal.what;
+                self.not_kept = vec![format!("elements that sets have got do not go on: {what}")];
                 return Ok(rules);
             }
             Err(error) => return Err(error.into()),
         };
-        for NotKept { family, table, set, elements, why } in kept.not_kept {
-            tracing::warn!("{elements} elements of {family} {table} set {set} are not kept: {why}");
+        let not_kept = kept.not_kept.into_iter();
+        let shown = |NotKept { family, table, set, elements, why }| {
+            format!("{elements} elements of {family} {table} set {set} do not go on: {why}")
+        };
+        self.not_kept = not_kept.map(shown).collect();
+        let with_kept = rules.with_elements_of(&kept.ruleset);
+        self.rules_of_file = Some(rules);
+        with_kept.map_err(|error| anyhow!("with the elements of the running gateway: {error}"))
+    }
+
+    /// Has this gateway go on with settings that were changed while the other one ran.
+    ///
+    /// # Errors
+    /// The running gateway does not answer.
+    pub fn carry_settings(&mut self, gateway: &Gateway) -> anyhow::Result<()> {
+        let changed: Result<ChangedSettings, _> =
+            Client::new(&self.path)?.get("/v1/settings/changed");
+        self.not_carried = match changed {
+            Ok(changed) => carry_settings(gateway, &changed),
+            // It may be of a release that does not know the request.
+            Err(ClientError::Refused(refusal) | ClientError::BadRequest(refusal)) => {
+                let what = refusal.what;
+                vec![format!(
+                    "settings that were changed while the gateway ran do not go on: {what}"
+                )]
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(())
+    }
+
+    /// Follows changes that the running gateway has taken since its offer. Its rules have this
+    /// fingerprint now.
+    fn follow_changes(
+        &mut self,
+        gateway: &Gateway,
+        rules: &mut Option<RuleBook>,
+        fingerprint: Option<u128>,
+    ) -> anyhow::Result<()> {
+        self.carry_settings(gateway)?;
+        if let Some(of_file) = self.rules_of_file.take() {
+            let with_kept = self.keep_elements(of_file)?;
+            gateway.go_on_with_elements(with_kept.ruleset().clone())?;
+            *rules = Some(with_kept);
         }
-        let rules = rules.with_elements_of(&kept.ruleset);
-        rules.map_err(|error| anyhow!("with the elements of the running gateway: {error}"))
+        let own = rules.as_ref().map(|book| book.ruleset().fingerprint());
+        if own != fingerprint && !self.has_other_rules {
+            bail!("the rules of the running gateway have changed meanwhile; try again");
+        }
+        Ok(())
     }
 
     /// Checks whether a gateway of this configuration can take the place of the running one, and has
@@ -252,9 +316,10 @@ impl Giver {
         mut self,
         gateway: &Gateway,
         config: &Configuration,
+        rules: &mut Option<RuleBook>,
         prepare: impl FnOnce() -> anyhow::Result<()>,
     ) -> anyhow::Result<Taken> {
-        let taken = self.take_all(gateway, config, prepare);
+        let taken = self.take_all(gateway, config, rules, prepare);
         if let Err(error) = &taken {
             // A process that is lost, or has said so itself, needs no word.
             let _ = self.session.channel.send(&Message::Stop(error.to_string()), &[]);
@@ -266,6 +331,7 @@ impl Giver {
         &mut self,
         gateway: &Gateway,
         config: &Configuration,
+        rules: &mut Option<RuleBook>,
         prepare: impl FnOnce() -> anyhow::Result<()>,
     ) -> anyhow::Result<Taken> {
         self.session.channel.send(&Message::Begin, &[])?;
@@ -279,6 +345,9 @@ impl Giver {
                 (Message::Mark(number), _) => {
                     intake.settle(gateway)?;
                     self.session.channel.send(&Message::Reached(number), &[])?;
+                }
+                (Message::Changed(fingerprint), _) => {
+                    self.follow_changes(gateway, rules, fingerprint)?;
                 }
                 (Message::Frozen(nanos, _), _) => {
                     let before = Duration::from_nanos(nanos);
@@ -294,10 +363,17 @@ impl Giver {
         intake.finish(gateway)?;
         prepare()?;
         let connections = gateway.connection_count()?;
-        match self.session.channel.send(&Message::Ready(connections), &[]) {
-            // It may have said why, which is heard below.
-            Ok(()) | Err(ChannelError::Lost) => {}
-            Err(error) => return Err(error.into()),
+        let not_carried = self.not_carried.drain(..).chain(self.not_kept.drain(..));
+        let last = not_carried.map(Message::NotCarried).chain([Message::Ready(connections)]);
+        for message in last {
+            if let Message::NotCarried(what) = &message {
+                tracing::warn!("{what}");
+            }
+            match self.session.channel.send(&message, &[]) {
+                // It may have said why, which is heard below.
+                Ok(()) | Err(ChannelError::Lost) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         match self.session.channel.receive(PATIENCE, &NEVER) {
             Ok((message, _))
