@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use conntrack::ConnectionRecord;
 use proptest::prelude::*;
+use ruleset::{Options, import};
 
+use super::items::{rules_bytes, write_rules_part};
 use super::*;
 use crate::testing::pair::Pair;
 
@@ -123,6 +125,35 @@ fn packets_wait_while_a_gateway_is_frozen() {
     assert_eq!(pair.forwarded(0), 3);
     old.shared.lock().tenure = Tenure::Own;
     old.tend().unwrap();
+}
+
+/// The bug of counters that began anew because there were more than one item holds.
+#[test]
+fn rules_go_on_counting_though_their_counts_come_in_parts() {
+    let document = r#"{"nftables":[{"table":{"family":"inet","name":"t","handle":1}},
+        {"chain":{"family":"inet","table":"t","name":"c","handle":1,"type":"filter",
+        "hook":"forward","prio":0,"policy":"accept"}},
+        {"rule":{"family":"inet","table":"t","chain":"c","handle":2,
+        "expr":[{"counter":{"packets":0,"bytes":0}}]}}]}"#;
+    let mut pair = Pair::new();
+    let (old, new) = (handle(&pair, 0), handle(&pair, 1));
+    for gateway in [&old, &new] {
+        let rules = import(document.as_bytes(), Options::default()).unwrap().ruleset;
+        gateway.load_rules(rules).unwrap();
+    }
+    (0..5).for_each(|flow| pair.udp(0, 2000 + flow, false));
+    let progress = |gateway: &Gateway| gateway.shared.lock().rule_progress().unwrap();
+    let bytes = rules_bytes(&progress(&old).unwrap());
+    let (mut intake, last) = (Intake::new(Vec::new(), true), bytes.len() - 1);
+    for (at, byte) in bytes.iter().enumerate() {
+        let mut item = Vec::new();
+        write_rules_part(&[*byte], at == last, &mut item);
+        assert_eq!(progress(&new).unwrap().counts.counters[0].packets, 0);
+        intake.take(&new, &item).unwrap();
+    }
+    intake.finish(&new).unwrap();
+    assert_eq!(progress(&new), progress(&old));
+    assert_eq!(progress(&new).unwrap().counts.counters[0].packets, 5);
 }
 
 #[test]

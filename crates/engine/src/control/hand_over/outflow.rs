@@ -5,7 +5,10 @@ use flow::Timestamp;
 use flow::codec::Millis;
 use steer::{BucketId, WorkerId};
 
-use super::items::{HeardStation, write_change, write_rules, write_shared, write_stations};
+use super::items::{
+    HeardStation, RULES_PART_BYTES, rules_bytes, write_change, write_rules_part, write_shared,
+    write_stations,
+};
 use super::{FreezeError, HandedQueue, Standing, Tenure};
 use crate::Gateway;
 use crate::control::config::SteerError;
@@ -63,6 +66,8 @@ pub struct Outflow<'g> {
     next: Place,
     /// The rules and zones that the new process has.
     revisions: (u32, u64),
+    /// The bytes about the rules that are left, once they were asked for.
+    rules: Option<Vec<u8>>,
     /// The new process may read the queues.
     is_read: bool,
     has_left: bool,
@@ -86,7 +91,8 @@ impl<'g> Outflow<'g> {
             (tap.exact(), stream)
         };
         let (next, revisions) = (Place::Bucket(0, Cursor::default()), standing.revisions);
-        let outflow = Self { gateway, stream, next, revisions, is_read: false, has_left: false };
+        let outflow =
+            Self { gateway, stream, next, revisions, rules: None, is_read: false, has_left: false };
         gateway.adopt_all()?;
         gateway.follow_shared(true);
         if let Some(rules) = gateway.rules_now().0 {
@@ -213,16 +219,24 @@ impl<'g> Outflow<'g> {
         Ok(!is_told || count > 0)
     }
 
-    /// Appends how far rules have come, behind all changes.
+    /// Appends a part of what says how far rules have come, behind all changes. Returns true while there
+    /// is more.
     ///
     /// # Errors
     /// [`OutflowError::Unresponsive`].
-    pub fn rules(&self, to: &mut Vec<u8>) -> Result<(), OutflowError> {
-        let progress = self.gateway.shared.lock().rule_progress()?;
-        if progress.is_some_and(|progress| !write_rules(&progress, to)) {
-            tracing::warn!("counters, rates and quotas of rules begin anew: there are too many");
-        }
-        Ok(())
+    pub fn rules(&mut self, to: &mut Vec<u8>) -> Result<bool, OutflowError> {
+        let mut left = match self.rules.take() {
+            Some(left) => left,
+            None => match self.gateway.shared.lock().rule_progress()? {
+                Some(progress) => rules_bytes(&progress),
+                None => return Ok(false),
+            },
+        };
+        let rest = left.split_off(left.len().min(RULES_PART_BYTES));
+        let is_last = rest.is_empty();
+        write_rules_part(&left, is_last, to);
+        self.rules = Some(rest).filter(|_| !is_last);
+        Ok(!is_last)
     }
 
     /// The new process may read the queues from now on. If it ends all the same, nobody knows how far it

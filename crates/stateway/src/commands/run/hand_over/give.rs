@@ -289,7 +289,9 @@ impl Taker<'_> {
         while outflow.rest(&mut records)? {
             self.send_records(&mut records, BATCH_BYTES)?;
         }
-        outflow.rules(&mut records)?;
+        while outflow.rules(&mut records)? {
+            self.send_records(&mut records, BATCH_BYTES)?;
+        }
         self.send_records(&mut records, 1)?;
         self.reach_mark(left())?;
         let passed = now().since(since).as_nanos() as u64;
