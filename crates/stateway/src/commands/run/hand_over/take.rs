@@ -52,21 +52,29 @@ struct Session {
     state: Taking,
 }
 
+/// Why the next message of the process that runs is not there.
+#[derive(Debug, thiserror::Error)]
+enum HearError {
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    #[error("the running gateway sends {0:?}, which does not belong there")]
+    Unexpected(&'static str),
+    #[error("the running gateway does not hand over: {0}")]
+    Stopped(String),
+}
+
 impl Session {
     /// Waits for a message.
-    fn hear(&mut self) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
+    fn hear(&mut self) -> Result<(Message, Vec<OwnedFd>), HearError> {
         let (message, descriptors) = self.channel.receive(PATIENCE, &NEVER)?;
-        match self.state.hear(&message) {
-            Heard::Next(next) => self.state = next,
-            Heard::Done | Heard::Unexpected => {
-                bail!("the running gateway sends {:?}, which does not belong there", message.name())
+        match (self.state.hear(&message), message) {
+            (Heard::Next(next), message) => {
+                self.state = next;
+                Ok((message, descriptors))
             }
-            Heard::Stopped => match message {
-                Message::Stop(why) => bail!("the running gateway does not hand over: {why}"),
-                _ => bail!("the running gateway does not hand over"),
-            },
+            (Heard::Stopped, Message::Stop(why)) => Err(HearError::Stopped(why)),
+            (_, message) => Err(HearError::Unexpected(message.name())),
         }
-        Ok((message, descriptors))
     }
 }
 
@@ -375,14 +383,11 @@ impl Giver {
                 Err(error) => return Err(error.into()),
             }
         }
-        match self.session.channel.receive(PATIENCE, &NEVER) {
-            Ok((message, _))
-                if self.session.state.hear(&message) == Heard::Next(Taking::Running) => {}
-            Ok((Message::Stop(why), _)) => bail!("the running gateway does not hand over: {why}"),
-            Ok((message, _)) => {
-                bail!("the running gateway sends {:?}, which does not belong there", message.name())
-            }
-            Err(ChannelError::Lost) if self.session.state.lose() == Lost::GoesOn => {
+        match self.session.hear() {
+            Ok(_) => {}
+            Err(HearError::Channel(ChannelError::Lost))
+                if self.session.state.lose() == Lost::GoesOn =>
+            {
                 tracing::warn!("the running gateway has ended, and all of its state is here");
             }
             Err(error) => return Err(error.into()),
