@@ -149,7 +149,7 @@ impl Coordinator {
         let hasher = SteeringHasher::new(config.steering());
         let settings_at_start = SettingsInForce::new(&config, &ports, 0);
         let (notify, notices) = channel();
-        ports.open_all(count)?;
+        ports.open_all(count, config.awaits_queues)?;
         let mut coordinator = Self {
             zones: Zones::new(&config.zones, ports.len())?,
             zones_revision: 0,
@@ -175,7 +175,7 @@ impl Coordinator {
             subscriptions: Vec::new(),
             expectation_subscriptions: Vec::new(),
             replication: ReplicationRole::default(),
-            tenure: Tenure::default(),
+            tenure: if config.awaits_queues { Tenure::Awaited } else { Tenure::Own },
             waiting: VecDeque::new(),
             next_marker: 0,
             config,

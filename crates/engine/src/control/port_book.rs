@@ -103,17 +103,25 @@ impl PortBook {
         self.ports[usize::from(port.0)].setup.rp_filter
     }
 
-    /// Opens every port, with a transmit queue for each worker.
+    /// Opens every port, with a transmit queue for each worker. `awaits_queues`: without receive queues,
+    /// and a port whose interface is down or missing stays closed.
     ///
     /// # Errors
     /// The error of the first port that does not open.
-    pub fn open_all(&mut self, workers: usize) -> Result<(), PortError> {
-        (0..self.ports.len()).try_for_each(|index| self.open(index, workers))
+    pub fn open_all(&mut self, workers: usize, awaits_queues: bool) -> Result<(), PortError> {
+        for index in 0..self.ports.len() {
+            let rx_queues = if awaits_queues { 0 } else { self.ports[index].setup.rx_queues };
+            match self.open(index, rx_queues, workers) {
+                Err(PortError::NoInterface { .. } | PortError::Gone { .. }) if awaits_queues => {}
+                opened => opened?,
+            }
+        }
+        Ok(())
     }
 
-    fn open(&mut self, index: usize, workers: usize) -> Result<(), PortError> {
+    fn open(&mut self, index: usize, rx_queues: usize, workers: usize) -> Result<(), PortError> {
         let entry = &mut self.ports[index];
-        let OpenPort { rx, tx } = entry.setup.opener.open(entry.setup.rx_queues, workers)?;
+        let OpenPort { rx, tx } = entry.setup.opener.open(rx_queues, workers)?;
         entry.transmit = tx.into_iter().map(Some).collect();
         entry.up = true;
         rx.into_iter().for_each(|source| self.add_queue(PortId(index as u16), source));
@@ -123,6 +131,24 @@ impl PortBook {
     /// The name of a port.
     pub fn name_of(&self, port: PortId) -> &str {
         &self.ports[usize::from(port.0)].name
+    }
+
+    /// True for an open port.
+    pub fn is_up(&self, port: PortId) -> bool {
+        self.ports[usize::from(port.0)].up
+    }
+
+    /// Closes open ports that have no receive queue. Returns them.
+    pub fn close_without_queues(&mut self) -> Vec<PortId> {
+        let all = (0..self.ports.len() as u16).map(PortId);
+        let without =
+            |port: &PortId| self.is_up(*port) && self.ports[usize::from(port.0)].open_queues == 0;
+        let closed: Vec<_> = all.filter(without).collect();
+        for port in &closed {
+            self.discard(*port);
+            self.ports[usize::from(port.0)].up = false;
+        }
+        closed
     }
 
     /// True for an open port none of whose receive queues is polled.
@@ -168,7 +194,7 @@ impl PortBook {
             if self.ports[index].up {
                 continue;
             }
-            match self.open(index, workers) {
+            match self.open(index, self.ports[index].setup.rx_queues, workers) {
                 Ok(()) => {
                     let entry = &mut self.ports[index];
                     entry.reopened += 1;

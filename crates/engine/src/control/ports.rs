@@ -121,8 +121,6 @@ pub struct AfPacket {
     mode: Mode,
     /// Flows that have a receive queue of their own.
     lanes: Option<Selectors>,
-    /// The first receive queues come from another process.
-    awaits_queues: bool,
 }
 
 impl AfPacket {
@@ -131,20 +129,13 @@ impl AfPacket {
     /// frames for all stations, a router only those for its own, and a router may have bare links.
     pub fn new(awaited: impl Into<String>, claim: Claim, port: PortId, mode: Mode) -> Self {
         let (awaited, masters) = (awaited.into(), Masters::new().ok());
-        Self { awaited, claim, masters, port, mode, lanes: None, awaits_queues: false }
+        Self { awaited, claim, masters, port, mode, lanes: None }
     }
 
     /// The same, with one more receive queue for the flows whose service is latency by these selectors.
     #[must_use]
     pub fn with_lanes(self, lanes: Option<Selectors>) -> Self {
         Self { lanes, ..self }
-    }
-
-    /// The same, which opens no receive queues the first time, because another process hands over its
-    /// own. The claim comes from there, too.
-    #[must_use]
-    pub fn awaiting_queues(self) -> Self {
-        Self { awaits_queues: true, ..self }
     }
 
     /// The claimed interface, or the one that takes its place and is claimed now.
@@ -182,7 +173,6 @@ fn warn_of_long_super_packets(link: &LinkState) {
 
 impl PortOpener for AfPacket {
     fn open(&mut self, rx_queues: usize, tx_queues: usize) -> Result<OpenPort, PortError> {
-        let rx_queues = if std::mem::take(&mut self.awaits_queues) { 0 } else { rx_queues };
         let options = AfPacketOptions {
             receive_queues: rx_queues as u16,
             transmit_queues: tx_queues as u16,

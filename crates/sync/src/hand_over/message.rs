@@ -5,6 +5,8 @@
 
 use flow::codec::{DecodeError, Reader, Write};
 
+/// The number of an interface that is missing.
+pub const MISSING: u32 = 0;
 /// The version of the messages.
 pub const VERSION: u16 = 1;
 /// Bytes in front of a body: the length, the number of descriptors and the kind.
@@ -93,7 +95,7 @@ pub struct Offer {
 pub struct Interface {
     /// Its name.
     pub name: String,
-    /// Its number in the kernel.
+    /// Its number in the kernel, [`MISSING`] while it is.
     pub index: u32,
     /// The number of its receive queues.
     pub queues: u16,

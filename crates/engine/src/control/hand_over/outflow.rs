@@ -9,6 +9,7 @@ use super::items::{
     HeardStation, RULES_PART_BYTES, rules_bytes, write_change, write_rules_part, write_shared,
     write_stations,
 };
+use super::standing::Fixed;
 use super::{FreezeError, HandedQueue, Standing, Tenure};
 use crate::Gateway;
 use crate::control::config::SteerError;
@@ -39,7 +40,7 @@ pub enum OutflowError {
     /// Ends of connections were lost.
     #[error("more connections ended at once than can be told; try again at a quieter time")]
     LostEnds,
-    /// Rules or zones have changed meanwhile.
+    /// Rules, zones or interfaces have changed meanwhile.
     #[error("{0} have changed meanwhile; try again")]
     Changed(&'static str),
     /// Queues can not be handed over.
@@ -64,8 +65,8 @@ pub struct Outflow<'g> {
     gateway: &'g Gateway,
     stream: ChangeStream,
     next: Place,
-    /// The rules and zones that the new process has.
-    revisions: (u32, u64),
+    /// All that the new process has looked at, and that may not change.
+    fixed: Fixed,
     /// The bytes about the rules that are left, once they were asked for.
     rules: Option<Vec<u8>>,
     /// The new process may read the queues.
@@ -90,9 +91,9 @@ impl<'g> Outflow<'g> {
             let (tap, stream) = ChangeTap::new(coordinator.execution.now());
             (tap.exact(), stream)
         };
-        let (next, revisions) = (Place::Bucket(0, Cursor::default()), standing.revisions);
+        let (next, fixed) = (Place::Bucket(0, Cursor::default()), standing.fixed.clone());
         let outflow =
-            Self { gateway, stream, next, revisions, rules: None, is_read: false, has_left: false };
+            Self { gateway, stream, next, fixed, rules: None, is_read: false, has_left: false };
         gateway.adopt_all()?;
         gateway.follow_shared(true);
         if let Some(rules) = gateway.rules_now().0 {
@@ -192,10 +193,12 @@ impl<'g> Outflow<'g> {
     /// # Errors
     /// [`OutflowError`]; the gateway receives.
     pub fn freeze(&mut self) -> Result<(Timestamp, Vec<HandedQueue>), OutflowError> {
-        let (rules, zones) = self.gateway.shared.lock().revisions();
-        for (is_other, what) in
-            [(rules != self.revisions.0, "the rules"), (zones != self.revisions.1, "the zones")]
-        {
+        let now = self.gateway.shared.lock().fixed();
+        for (is_other, what) in [
+            (now.rules != self.fixed.rules, "the rules"),
+            (now.zones != self.fixed.zones, "the zones"),
+            (now.open != self.fixed.open, "the interfaces"),
+        ] {
             if is_other {
                 return Err(OutflowError::Changed(what));
             }
@@ -268,12 +271,5 @@ impl Drop for Outflow<'_> {
         if went_on.is_none() {
             tracing::error!("workers hang, and the gateway does not go on after a hand-over");
         }
-    }
-}
-
-impl crate::control::coordinator::Coordinator {
-    /// How often rules and zones have changed.
-    pub(super) fn revisions(&self) -> (u32, u64) {
-        (self.rules_revision, self.zones_revision)
     }
 }

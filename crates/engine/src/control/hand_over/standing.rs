@@ -1,15 +1,28 @@
-//! The parts of a gateway that a new process asks for before the state is copied.
+//! The parts of a gateway that a new process looks at before the state is copied.
 
 use std::sync::Arc;
 
+use fib::LinkId;
+use netio::PortId;
+
 use crate::Gateway;
+use crate::control::coordinator::Coordinator;
 use crate::control::settings_in_force::SettingsInForce;
 use crate::path::rules::ruleset::Rules;
 
+/// All that may not change from the offer to the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fixed {
+    /// The number of loads of rules, and that of changes of zones.
+    pub rules: u32,
+    pub zones: u64,
+    /// The interface of each port that is open.
+    pub open: Vec<Option<LinkId>>,
+}
+
 /// Rules and settings at one time. A new process has asked for those of this time, or of a later one.
 pub struct Standing {
-    /// The number of loads of rules, and that of changes of zones.
-    pub(super) revisions: (u32, u64),
+    pub(super) fixed: Fixed,
     rules: Option<Arc<Rules>>,
     settings: SettingsInForce,
 }
@@ -19,10 +32,19 @@ impl Gateway {
     pub fn standing(&self) -> Standing {
         let coordinator = self.shared.lock();
         Standing {
-            revisions: coordinator.revisions(),
+            fixed: coordinator.fixed(),
             rules: coordinator.rules.clone(),
             settings: coordinator.settings_in_force(),
         }
+    }
+}
+
+impl Coordinator {
+    pub(super) fn fixed(&self) -> Fixed {
+        let links = self.ports.links().into_iter().zip((0..).map(PortId));
+        let open = links.map(|(link, port)| link.filter(|_| self.ports.is_up(port)));
+        let (rules, zones) = (self.rules_revision, self.zones_revision);
+        Fixed { rules, zones, open: open.collect() }
     }
 }
 

@@ -314,6 +314,46 @@ fn a_bridge_that_takes_over_knows_the_stations() {
     });
 }
 
+/// The bug of an interface that was down and forbade an upgrade.
+#[test]
+fn a_gateway_hands_over_while_an_interface_is_down_or_has_gone() {
+    beside_others(|| {
+        let ports = ["lan0", "wan0", "dmz0"];
+        let segment = Segment::new(ports)?;
+        let mut old = segment.stateway(bridge_spec(2)?)?;
+        let [one, _, three] = &segment.hosts;
+        let ping = |to: &str| one.program("ping").args(["-c1", "-W1", to]).run();
+        let is_up = |gateway: &Stateway| -> Result<bool> {
+            Ok(gateway.query(&["status"])?["ports"][2]["up"] == true)
+        };
+        let interfaces = ports.map(str::to_owned).to_vec();
+        let spec = StatewaySpec { interfaces, ..bridge_spec(1)? };
+        for gone in [false, true] {
+            let away = if gone { "link del dmz0" } else { "link set dmz0 down" };
+            segment.gateway.ip(&[away])?;
+            soon("the interface is away", || Ok(!is_up(&old)?))?;
+            let free = Placement::free();
+            let mut new = Stateway::spawn(&segment.gateway, &spec, &free, &["--take-over"])?;
+            let is_ready = new.wait_for_text("stateway: ready");
+            println!("old:\n{}\nnew:\n{}", old.log(), new.log());
+            is_ready?;
+            assert_eq!(old.finish()?.code, Some(0));
+            assert_eq!(ping("192.0.2.2")?.code, Some(0));
+            if gone {
+                segment.gateway.join("dmz0", three, "eth0")?;
+                three.ip(&["addr add 192.0.2.3/24 dev eth0"])?;
+            } else {
+                segment.gateway.ip(&["link set dmz0 up"])?;
+            }
+            soon("the interface is back", || is_up(&new))?;
+            soon("packets by it", || Ok(ping("192.0.2.3")?.code == Some(0)))?;
+            old = new;
+        }
+        assert_eq!(old.stop()?.code, Some(0));
+        Ok(())
+    });
+}
+
 #[test]
 fn a_gateway_that_differs_is_refused_and_says_in_what() {
     beside_others(|| {

@@ -9,7 +9,8 @@ use control::Gate;
 use engine::{FreezeError, Gateway, Mode, Outflow, OutflowError, Role};
 use netio::Service;
 use sync::hand_over::{
-    Giving, Heard, Interface, Lost, Message, Offer, OfferedRole, Position, is_version_known,
+    Giving, Heard, Interface, Lost, MISSING, Message, Offer, OfferedRole, Position,
+    is_version_known,
 };
 
 use super::super::sync::{Former, now};
@@ -196,9 +197,9 @@ impl Taker<'_> {
 
     fn offer(&mut self, gift: &Gift<'_>) -> Result<(), GiveError> {
         let gateway = gift.gateway;
-        let interfaces = gateway.handed_interfaces()?.into_iter().map(|it| Interface {
+        let interfaces = gateway.handed_interfaces().into_iter().map(|it| Interface {
             name: it.name,
-            index: it.link.0,
+            index: it.link.map_or(MISSING, |link| link.0),
             queues: it.queues as u16,
         });
         let secret = gateway.secret();

@@ -14,13 +14,15 @@ use control::{
 };
 use engine::{Gateway, Intake, Role};
 use netio::afpacket::{AfPacketRx, Claim};
-use netio::{LinkState, PortId, QueuePosition, RingPosition, RxQueue, Service};
-use sync::hand_over::{Heard, Lost, Message, Offer, Position, Taking, VERSION};
+use netio::{PortId, QueuePosition, RingPosition, RxQueue, Service};
+use sync::hand_over::{
+    Heard, Interface as Offered, Lost, MISSING, Message, Offer, Position, Taking, VERSION,
+};
 
 use super::super::sync::Former;
 use super::channel::{Channel, ChannelError, NEVER};
 use super::give::name_of;
-use crate::config::{Configuration, Problems, hash_key};
+use crate::config::{Configuration, Interface, Problems, hash_key};
 use crate::errors::UsageError;
 
 /// The longest wait for a message of the process that runs. Nothing else ends it: a process that is ended
@@ -230,7 +232,7 @@ impl Giver {
             differ(0, "interface", what.to_owned());
         }
         for interface in &config.interfaces {
-            let known = offer.interfaces.iter().find(|it| is_it(interface.link.as_ref(), it.index));
+            let known = offer.interfaces.iter().find(|it| is_same(interface, it));
             match known {
                 None => {
                     let all: Vec<_> = offer.interfaces.iter().map(|it| &*it.name).collect();
@@ -254,7 +256,7 @@ impl Giver {
         for missing in offer
             .interfaces
             .iter()
-            .filter(|it| !config.interfaces.iter().any(|own| is_it(own.link.as_ref(), it.index)))
+            .filter(|it| !config.interfaces.iter().any(|own| is_same(own, it)))
         {
             let what = format!(
                 "the running gateway has interface {}, which is missing here",
@@ -291,14 +293,19 @@ impl Giver {
         })
     }
 
-    /// The claims of the interfaces, in the order of the configuration.
+    /// The claims of the interfaces, in the order of the configuration. One that is missing here or there
+    /// is claimed when it comes.
     ///
     /// # Errors
-    /// An interface has gone.
+    /// A claim is missing, or is none of the interface.
     pub fn claims(&self, config: &Configuration) -> anyhow::Result<Vec<Claim>> {
         let claimed = config.interfaces.iter().map(|interface| {
-            let link = interface.link.as_ref().context("an interface has gone")?;
-            let at = self.offer.interfaces.iter().position(|it| it.index == link.index);
+            let at = self.offer.interfaces.iter().position(|it| is_same(interface, it));
+            let offered = at.and_then(|at| self.offer.interfaces.get(at));
+            let is_there = offered.is_some_and(|it| it.index != MISSING);
+            let Some(link) = interface.link.as_ref().filter(|_| is_there) else {
+                return Ok(Claim::of_none()?);
+            };
             let claim = at.and_then(|at| self.claims.get(at)).context("a claim is missing")?;
             Ok(Claim::take_over(claim.try_clone()?, link)?)
         });
@@ -402,11 +409,11 @@ impl Giver {
 
     /// The port here of each port of the other process, which has the same interfaces.
     fn ports(&self, config: &Configuration) -> Vec<PortId> {
-        let own = |index| {
+        let own = |offered| {
             let mut all = config.interfaces.iter().zip(0..);
-            all.find(|(own, _)| is_it(own.link.as_ref(), index)).map(|(_, port)| PortId(port))
+            all.find(|(own, _)| is_same(own, offered)).map(|(_, port)| PortId(port))
         };
-        self.offer.interfaces.iter().map(|it| own(it.index).unwrap_or_default()).collect()
+        self.offer.interfaces.iter().map(|it| own(it).unwrap_or_default()).collect()
     }
 
     /// A queue of the other process, with the port that it has here.
@@ -420,7 +427,7 @@ impl Giver {
         let offered = self.offer.interfaces.get(usize::from(port));
         let offered = offered.context("a queue belongs to no interface")?;
         let mut own = config.interfaces.iter().zip(0..);
-        let own = own.find(|(own, _)| is_it(own.link.as_ref(), offered.index));
+        let own = own.find(|(own, _)| is_same(own, offered));
         let (interface, port) = own.context("a queue belongs to no interface")?;
         let link = interface.link.as_ref().context("an interface has gone")?;
         let Position { sequence, offload, ring, is_latency } = position;
@@ -466,8 +473,13 @@ fn tell_of_other_lanes(config: &Configuration, queues: &[(PortId, Box<dyn RxQueu
     }
 }
 
-fn is_it(link: Option<&LinkState>, index: u32) -> bool {
-    link.is_some_and(|link| link.index == index)
+/// True if an interface of this configuration is one of the running gateway. One that is missing at
+/// either has only its name.
+fn is_same(own: &Interface, offered: &Offered) -> bool {
+    match &own.link {
+        Some(link) if offered.index != MISSING => link.index == offered.index,
+        _ => offered.name == own.own_name(),
+    }
 }
 
 /// Has the connection carry the messages of a hand-over.
