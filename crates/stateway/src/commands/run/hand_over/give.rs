@@ -16,8 +16,9 @@ use sync::hand_over::{
 use super::super::sync::{Former, now};
 use super::channel::{Channel, ChannelError, NEVER};
 
-/// The longest wait for a new process that starts, which may have to load a long ruleset.
-const TO_START: Duration = Duration::from_secs(60);
+/// The longest wait for a new process that starts, which may have to load a long ruleset, and ask for the
+/// elements of large sets.
+const TO_START: Duration = Duration::from_secs(180);
 /// The longest wait for one that applies records.
 const TO_APPLY: Duration = Duration::from_secs(30);
 /// The longest time in which nothing is forwarded, if the new process does not answer, and the longest

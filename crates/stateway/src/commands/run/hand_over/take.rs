@@ -28,6 +28,8 @@ use crate::errors::UsageError;
 /// The longest wait for a message of the process that runs. Nothing else ends it: a process that is ended
 /// by a signal before it has taken over has changed nothing.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest wait for the elements of its sets, of which it may have some millions.
+const TO_KEEP: Duration = Duration::from_secs(120);
 /// The longest head of its answer, bytes.
 const HEAD_MAX: usize = 16 << 10;
 
@@ -142,7 +144,7 @@ impl Giver {
         if !sets.iter().any(|set| set.name.is_some() && !set.dynamic) {
             return Ok(rules);
         }
-        let client = Client::new(&self.path)?;
+        let client = Client::new(&self.path)?.with_patience(TO_KEEP);
         let kept: KeptElements = match client.put_bytes("/v1/rules/kept", rules.text()) {
             Ok(kept) => kept,
             // It may be of a release that does not know the request.
