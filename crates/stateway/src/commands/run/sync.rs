@@ -317,7 +317,7 @@ fn carry(gateway: &Gateway, shared: &Shared, mut line: Line<DatagramSocket>, sto
         let pause = {
             let mut shared = lock(shared);
             let StateSync::Native(peer) = &mut *shared else { return };
-            // What another socket would miss is sent again.
+            // The session sends again all that was lost meanwhile.
             line.is_renewed();
             let mut socket = line.socket();
             // The session counts datagrams that it refuses.
