@@ -26,6 +26,9 @@
 //! | `POST /v1/rules/reset` | [`schema::Done`] |
 //! | `POST /v1/rules/elements` | [`schema::Done`]; body [`schema::ChangeElements`] |
 //! | `POST /v1/rules/explain` | [`schema::Explanation`]; body [`schema::AskRules`] |
+//! | `GET /v1/policies` | [`schema::Policies`] |
+//! | `PUT /v1/policies` | [`schema::Done`]; body [`schema::DevicePolicy`] |
+//! | `POST /v1/policies/explain` | [`schema::ExplainedPolicy`]; body [`schema::AskPolicy`] |
 //! | `GET /v1/settings/changed` | [`schema::ChangedSettings`] |
 //! | `GET /v1/sync` | [`schema::Sync`] |
 //! | `PUT /v1/sync/role` | [`schema::Done`]; body [`schema::SetRole`] |

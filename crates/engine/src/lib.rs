@@ -27,9 +27,11 @@ pub use control::peer::{
     Connections, CopyCounters, Peer, Role, SharedCounters, SupplyCounters, rules_likeness,
 };
 pub use control::pfsync::{Carried, Pfsync, PfsyncCounters, Unmapped};
-pub use control::policies::SetPolicyError;
+pub use control::policies::{DeviceService, SetPolicyError};
 pub use control::port_book::{place, taken_over};
-pub use control::ports::{AfPacket, OpenPort, PortLink, PortLook, PortOpener, PortSetup};
+pub use control::ports::{
+    AfPacket, OpenPort, OpenSelectors, PortLink, PortLook, PortOpener, PortSetup,
+};
 pub use control::record::{Record, RecordRefusal, SharedRecord};
 pub use control::records::ImportReport;
 pub use control::route_keeper::host_addresses;

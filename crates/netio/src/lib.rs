@@ -46,7 +46,7 @@ pub use port::{
     PortError, PortId, QueuePosition, RingPosition, RxQueue, TxQueue, TxRefusal, TxReport,
 };
 pub use prefetch::prefetch_line;
-pub use selectors::{Selector, SelectorError, Selectors, SelectorsError, Service};
+pub use selectors::{Condition, Selector, SelectorError, Selectors, SelectorsError, Service};
 pub use usable_memory::{FreeMemory, free_memory, usable_memory};
 pub use user::user_id;
 pub use wake::{Ready, Waiter, Waker};

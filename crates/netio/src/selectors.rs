@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use wire::protocol;
+use wire::{Network, protocol};
 
 /// The purpose of a receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,6 +19,16 @@ pub enum Service {
     Bulk,
 }
 
+impl Service {
+    /// The name for programs and people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Bulk => "bulk",
+        }
+    }
+}
+
 /// Flows, and the service that they get. A packet is one of them if it meets every condition. It meets
 /// the prefix if either of its addresses is in it, and the ports if either of its ports is one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +37,17 @@ pub struct Selector {
     protocol: Option<u8>,
     prefix: Option<(IpAddr, u8)>,
     ports: Option<RangeInclusive<u16>>,
+}
+
+/// A condition that a packet may fail to meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// The protocol.
+    Protocol,
+    /// The prefix, which neither of its addresses is in.
+    Prefix,
+    /// The ports, none of which is one of its own.
+    Ports,
 }
 
 /// Why conditions make no selector.
@@ -104,6 +125,26 @@ impl Selector {
         self.ports.as_ref()
     }
 
+    /// The first condition that a packet does not meet; `None` if it is one of the flows. It is what the
+    /// [program of the kernel](crate::AfPacketOptions::lanes) finds, for explanations.
+    pub fn unmet(&self, packet: &Network) -> Option<Condition> {
+        if self.protocol.is_some_and(|it| it != packet.protocol) {
+            return Some(Condition::Protocol);
+        }
+        let mut addresses = [packet.source_ip(), packet.destination_ip()].into_iter();
+        if self.prefix.is_some_and(|(own, length)| !addresses.any(|it| in_prefix(own, length, it)))
+        {
+            return Some(Condition::Prefix);
+        }
+        // Of a datagram in several fragments, only the first has ports.
+        let is_whole = packet.fragment.is_none_or(|it| it.is_atomic());
+        let ports = packet.transport.ports().filter(|_| is_whole);
+        let has_port = |own: &RangeInclusive<u16>| {
+            ports.is_some_and(|(a, b)| own.contains(&a) || own.contains(&b))
+        };
+        self.ports.as_ref().is_some_and(|own| !has_port(own)).then_some(Condition::Ports)
+    }
+
     /// True if every packet that meets the other one meets this one.
     fn covers(&self, other: &Self) -> bool {
         let protocol = self.protocol.is_none() || self.protocol == other.protocol;
@@ -168,6 +209,12 @@ impl Selectors {
             }
         }
         Ok(Self(selectors.into()))
+    }
+
+    /// The service of a packet.
+    pub fn service_of(&self, packet: &Network) -> Service {
+        let deciding = self.iter().find(|it| it.unmet(packet).is_none());
+        deciding.map_or(Service::default(), Selector::service)
     }
 
     /// The selectors.

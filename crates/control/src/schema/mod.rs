@@ -25,7 +25,9 @@ pub use dropped::{Dropped, RecentDrops};
 pub use expectation::{Expectation, ExpectationEvent};
 pub use hand_over::{HandedOver, Upgrade};
 pub use names::Names;
-pub use policies::{DevicePolicy, Policies};
+pub use policies::{
+    AskPolicy, DevicePolicy, ExplainedPolicy, ExplainedSelector, Policies, PollingWorker,
+};
 pub use rules::{
     ActiveRules, AskRules, ChangeElements, ExplainedStage, ExplainedStep, Explanation,
     KeptElements, LoadedRules, NotKept, RuleObject, RuleProblem, RulesReport, RulesSummary,

@@ -1,7 +1,7 @@
 //! The coordinator's book of ports: which ones are up, which worker polls which queue, and the
 //! counters of closed queues.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use netpolicy::Policy;
 use ruleset::{Interface, name_bits};
 use steer::{BucketCount, InterfaceCpus, Placement, PlacementError, WorkerCpu, WorkerId};
 
-use crate::control::ports::{OpenPort, PortLink, PortLook, PortSetup};
+use crate::control::ports::{OpenPort, OpenSelectors, PortLink, PortLook, PortSetup};
 use crate::control::views::PortStatus;
 use crate::egress::reverse_path::ReversePath;
 use crate::worker::queue::{Queue, Received};
@@ -52,6 +52,8 @@ struct Entry {
     /// The state of the interface at the last look.
     look: PortLook,
     up: bool,
+    /// Its receive queues come from another process, which has opened them.
+    has_foreign_queues: bool,
     /// Open transmit queues that have not been handed out, by worker.
     transmit: Vec<Option<Box<dyn TxQueue>>>,
     /// The counters of its closed queues, and those of them whose service is latency.
@@ -76,6 +78,7 @@ impl PortBook {
                 look: PortLook::default(),
                 setup,
                 up: false,
+                has_foreign_queues: false,
                 transmit: Vec::new(),
                 closed: Received::default(),
                 closed_latency: None,
@@ -123,7 +126,7 @@ impl PortBook {
         let entry = &mut self.ports[index];
         let OpenPort { rx, tx } = entry.setup.opener.open(rx_queues, workers)?;
         entry.transmit = tx.into_iter().map(Some).collect();
-        entry.up = true;
+        (entry.up, entry.has_foreign_queues) = (true, false);
         rx.into_iter().for_each(|source| self.add_queue(PortId(index as u16), source));
         Ok(())
     }
@@ -176,6 +179,12 @@ impl PortBook {
     /// Another process has ended that may have read the queues that nobody polls here.
     pub fn find_places(&mut self) {
         self.unassigned.iter_mut().for_each(|queue| queue.source.find_place());
+    }
+
+    /// Adds a queue of a port that another process has opened.
+    pub fn add_foreign_queue(&mut self, port: PortId, source: Box<dyn RxQueue>) {
+        self.ports[usize::from(port.0)].has_foreign_queues = true;
+        self.add_queue(port, source);
     }
 
     /// Adds an open queue of a port.
@@ -388,6 +397,21 @@ impl PortBook {
     pub fn queues_of(&self, port: PortId) -> Vec<usize> {
         let entries = self.pollers.iter().filter(|(_, (of, _))| *of == port);
         entries.map(|(id, _)| *id).collect()
+    }
+
+    /// The workers that poll queues of a port.
+    pub fn pollers_of(&self, port: PortId) -> BTreeSet<WorkerId> {
+        let of_port = self.pollers.values().filter(|(of, _)| *of == port);
+        of_port.map(|(_, worker)| *worker).collect()
+    }
+
+    /// The selectors by which the kernel chooses between the queues of a port.
+    pub fn selectors_of(&self, port: PortId) -> OpenSelectors {
+        let entry = &self.ports[usize::from(port.0)];
+        match entry.has_foreign_queues {
+            true => OpenSelectors::OfFormerProcess,
+            false => entry.setup.opener.selectors(),
+        }
     }
 
     /// Closes a queue that failed. True if its port was up until now.

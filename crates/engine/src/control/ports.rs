@@ -75,11 +75,27 @@ pub trait PortOpener: Send {
         None
     }
 
+    /// The selectors by which the kernel chooses between the queues that this opener has opened.
+    fn selectors(&self) -> OpenSelectors {
+        OpenSelectors::None
+    }
+
     /// The current state of the interface. Unknown parts are left out. `None` if it could not be
     /// read.
     fn look(&mut self) -> Option<PortLook> {
         Some(PortLook::default())
     }
+}
+
+/// The selectors by which the kernel chooses the receive queue of a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenSelectors {
+    /// There are none: one service has all packets.
+    None,
+    /// These.
+    These(Selectors),
+    /// Those of the process that has handed over its queues, if it had any.
+    OfFormerProcess,
 }
 
 /// An interface of the gateway.
@@ -207,6 +223,13 @@ impl PortOpener for AfPacket {
 
     fn claim(&self) -> Option<BorrowedFd<'_>> {
         Some(self.claim.as_fd())
+    }
+
+    fn selectors(&self) -> OpenSelectors {
+        match &self.lanes {
+            Some(selectors) => OpenSelectors::These(selectors.clone()),
+            None => OpenSelectors::None,
+        }
     }
 
     fn look(&mut self) -> Option<PortLook> {

@@ -218,6 +218,56 @@ fn several_queues_divide_bulk_by_flow() {
     }
 }
 
+/// Explanations have another form of the same decision.
+#[test]
+fn an_explanation_says_what_the_program_does() {
+    let client: IpAddr = Ipv4Addr::from(CLIENT).into();
+    let client6: IpAddr = Ipv6Addr::from(CLIENT6).into();
+    let prefixes = [(client, 24), (client, 0), (client6, 48), ([192, 0, 3, 1].into(), 24)];
+    let mut singles = Vec::new();
+    for protocol in [None, Some(protocol::UDP), Some(protocol::TCP)] {
+        for prefix in prefixes.map(Some).into_iter().chain([None]) {
+            for ports in [None, Some(53..=53), Some(5000..=5010)] {
+                for service in [Service::Latency, Service::Bulk] {
+                    singles.extend(Selector::new(service, protocol, prefix, ports.clone()));
+                }
+            }
+        }
+    }
+    let mut frames = Vec::new();
+    for [there, back] in [v4(), v6()] {
+        for port in [52, 53, 5000, 5010] {
+            frames.extend([udp(&there, [40_000, port]), udp(&back, [port, 40_000])]);
+            frames.push(tcp(&there, port));
+        }
+    }
+    // The first fragment of a datagram.
+    let mut first = Vec::new();
+    v4()[0].udp(53, 5000, b"eight ad", &mut first);
+    first[20] |= 0x20;
+    first[24..26].fill(0);
+    let sum = wire::checksum::checksum(&first[14..34]).to_be_bytes();
+    first[24..26].copy_from_slice(&sum);
+    let atomic = [protocol::UDP, 0, 0, 0, 0, 0, 0, 1];
+    frames.push(with_headers(&udp(&v6()[0], [53, 5000]), protocol::FRAGMENT, &atomic));
+    frames.push(first);
+    let lists = singles.iter().flat_map(|first| {
+        let second = singles.iter().map(move |second| vec![first.clone(), second.clone()]);
+        second.filter_map(|list| Selectors::new(list).ok())
+    });
+    let mut latency = 0;
+    for list in lists {
+        let code = program(&list, 1);
+        for frame in &frames {
+            let network = wire::dissect(frame).unwrap().network.unwrap();
+            let socket = u32::from(list.service_of(&network) == Service::Latency);
+            latency += socket;
+            assert_eq!(of_frame(&code, frame), socket, "{list:?} {network:?}");
+        }
+    }
+    assert!(latency > 1000, "{latency}");
+}
+
 #[test]
 fn the_longest_program_fits() {
     let address: IpAddr = Ipv6Addr::from(SERVER6).into();

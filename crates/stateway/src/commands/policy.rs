@@ -1,5 +1,6 @@
 //! `stateway policy`
 
+mod explain;
 mod gateway;
 pub mod hold;
 mod keeper;
@@ -30,12 +31,14 @@ A policy is one word in place of a page of settings of this host for a network d
   mix       a third of the queues, at least one, for short delay, the others for throughput
   none      no policy: every setting goes back to what was there first
 
-`show` and `set` are about a running gateway: how its workers wait for packets of a device, and how \
+`show`, `set` and `explain` are about a running gateway: how its workers wait for packets of a device, and how \
 many they take at once.
 
 Examples:
   stateway policy show                   the policies of the gateway's devices
   stateway policy set lan0 latency       its workers stay awake between packets of lan0
+  stateway policy explain udp 192.0.2.9:5004 198.51.100.7:5004 in lan0
+                                         which service does this packet get, and why?
   stateway policy plan eth0 latency      what would change, and why; nothing is written
   stateway policy apply eth0 latency     exactly that
   stateway policy apply eth0 cpu --trial 60s   only if it is better than before
@@ -57,6 +60,8 @@ enum Command {
     Show(gateway::Show),
     /// Set the policy of a device of the gateway until it stops; the configuration makes it last.
     Set(gateway::Set),
+    /// Explain how a device of the gateway serves its packets, or one of them.
+    Explain(explain::Args),
     /// Show what a policy would write, with reasons; change nothing.
     Plan {
         #[command(flatten)]
@@ -204,6 +209,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     match &args.action {
         Command::Show(args) => gateway::show(args, out),
         Command::Set(args) => gateway::set(args, out),
+        Command::Explain(args) => explain::run(args, out),
         Command::Plan { wanted, verbose, json } => plan(wanted, *verbose, json, out),
         Command::Apply { wanted, skip_refused, trial: Some(time), probe, .. } => {
             trial::run(wanted, *skip_refused, *time, *probe, out)

@@ -203,7 +203,7 @@ impl Gateway {
         coordinator.tenure = Tenure::Own;
         for (port, queue) in queues {
             if coordinator.ports.is_up(port) {
-                coordinator.ports.add_queue(port, queue);
+                coordinator.ports.add_foreign_queue(port, queue);
             }
         }
         for port in coordinator.ports.close_without_queues() {

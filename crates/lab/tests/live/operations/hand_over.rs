@@ -266,6 +266,8 @@ fn a_device_with_lanes_hands_over_both_of_its_queues() {
                 let received = |lane: &str| lanes[lane]["received"].as_u64() > Some(0);
                 Ok(received("latency") && received("bulk"))
             })?;
+            let explained = stateway(&lab).query(&["policy", "explain", "lan0"])?;
+            assert_eq!(explained["lanes"], "of_former_process", "{explained}");
         }
         traffic.finish(&lab)?;
         stop_cleanly(&mut lab)

@@ -211,3 +211,46 @@ fn a_device_without_selectors_has_one_lane_and_says_so() {
         stop_cleanly(&mut lab)
     });
 }
+
+#[test]
+fn an_explanation_names_the_lane_in_which_the_packets_come() {
+    alone(|| {
+        let mut lab = start(mix_spec(1, SELECTORS)?)?;
+        let explain = |question: &str| {
+            let words: Vec<&str> =
+                ["policy", "explain"].into_iter().chain(question.split(' ')).collect();
+            stateway(&lab).query(&words)
+        };
+        let before = lanes(&lab)?;
+        let numbered = Numbered::start(&lab)?;
+        let [_, came] = numbered.finish(&lab)?;
+        assert!(came > 0);
+        let after = lanes(&lab)?;
+        for (port, service, says) in [
+            (7101, "latency", "decides"),
+            (7201, "bulk", "other ports"),
+            (9, "bulk", "other ports"),
+        ] {
+            let answer = explain(&format!("udp 192.0.2.1:40000 192.0.2.2:{port} in lan0"))?;
+            assert_eq!(answer["service"], service, "{answer}");
+            assert_eq!(answer["selectors"][0]["says"], "other protocol", "{answer}");
+            assert_eq!(answer["selectors"][1]["says"], says, "{answer}");
+            assert_eq!(answer["workers"][0]["waits_by"], "mix", "{answer}");
+            let came = count(&after[service], "received") - count(&before[service], "received");
+            assert!(came > 0, "{after}");
+        }
+        let device = explain("wan0")?;
+        assert_eq!(device["lanes"], "latency_and_bulk", "{device}");
+        assert_eq!(device["selectors"][1]["flows"], "ports 7101-7102", "{device}");
+        for (question, why) in [
+            ("lan7", "the gateway has no device \"lan7\""),
+            ("udp 192.0.2.1:1 192.0.2.2:2", "by which device does it come?"),
+        ] {
+            let words: Vec<&str> = question.split(' ').collect();
+            let refused = stateway(&lab).command(&["policy", "explain"]).args(&words).run()?;
+            assert_eq!(refused.code, Some(2), "{refused:?}");
+            assert!(refused.stderr.contains(why), "{refused:?}");
+        }
+        stop_cleanly(&mut lab)
+    });
+}

@@ -94,7 +94,7 @@ fn lanes(status: &Status, device: &str) -> String {
 }
 
 /// The devices that were asked for, with their policies.
-fn wanted(client: &Client, device: Option<&str>) -> anyhow::Result<Vec<DevicePolicy>> {
+pub(super) fn wanted(client: &Client, device: Option<&str>) -> anyhow::Result<Vec<DevicePolicy>> {
     let Policies { mut devices, .. } = client.get("/v1/policies")?;
     let Some(device) = device else { return Ok(devices) };
     let names: Vec<_> = devices.iter().map(|it| it.device.clone()).collect();

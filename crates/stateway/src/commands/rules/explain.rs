@@ -78,7 +78,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
 }
 
 /// The packet of a question, and the question without a reference to a capture.
-fn probe(question: &str) -> anyhow::Result<(Probe, String)> {
+pub fn probe(question: &str) -> anyhow::Result<(Probe, String)> {
     let question = question.trim();
     let usage = |error: ruleset::probe::ProbeError| UsageError(error.to_string());
     let Some(place) = question.strip_prefix('@') else {

@@ -8,6 +8,7 @@ mod list;
 mod load;
 
 pub use check::vague_warnings;
+pub use explain::probe;
 
 use super::remote::Remote;
 use crate::print::Output;
