@@ -170,7 +170,8 @@ impl Note {
         self.0 >> FLAG_BITS
     }
 
-    const fn set_due(&mut self, tick: u32) {
+    /// A packet after this tick makes the connection dirty.
+    pub const fn set_due(&mut self, tick: u32) {
         self.0 = tick << FLAG_BITS | self.0 & ((1 << FLAG_BITS) - 1);
     }
 
@@ -274,6 +275,15 @@ pub enum Change {
         /// Key and sender of its originator's packets.
         original: KeyedPacket,
     },
+}
+
+impl Change {
+    /// True for news of a connection that the peer owns.
+    pub const fn is_news(&self) -> bool {
+        match self {
+            Self::State { is_copy, .. } | Self::End { is_copy, .. } => *is_copy,
+        }
+    }
 }
 
 /// The dirty list of a table.

@@ -102,6 +102,12 @@ impl Client {
         Ok(Self { socket: socket.to_owned(), runtime: runtime()?, patience: PATIENCE })
     }
 
+    /// The same, which waits so long until an answer begins.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
     /// The number of the process that answers; `None` if the kernel does not tell.
     ///
     /// # Errors

@@ -29,6 +29,7 @@
 //! | `GET /v1/policies` | [`schema::Policies`] |
 //! | `PUT /v1/policies` | [`schema::Done`]; body [`schema::DevicePolicy`] |
 //! | `POST /v1/policies/explain` | [`schema::ExplainedPolicy`]; body [`schema::AskPolicy`] |
+//! | `GET /v1/settings/changed` | [`schema::ChangedSettings`] |
 //! | `GET /v1/sync` | [`schema::Sync`] |
 //! | `PUT /v1/sync/role` | [`schema::Done`]; body [`schema::SetRole`] |
 //! | `GET /v1/tunables` | [`schema::Tunables`] |
@@ -47,6 +48,7 @@
 //! client. A connection carries one request. There are at most 64 connections at the same time, and
 //! 16 streams. A new client evicts the one that has kept the gateway waiting longest.
 
+mod carried_settings;
 mod client;
 mod connections;
 mod gate;
@@ -65,6 +67,7 @@ mod socket;
 mod stream;
 mod sync_routes;
 
+pub use carried_settings::{carry_settings, changed_settings};
 pub use client::{Client, ClientError};
 pub use gate::{Closed, Gate};
 pub use hand_over_routes::{HAND_OVER_PATH, HAND_OVER_PROTOCOL};

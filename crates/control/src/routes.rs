@@ -19,12 +19,13 @@ use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::SCHEMA;
+use crate::carried_settings::changed_settings;
 use crate::query::{ConnectionQuery, CountQuery, EventQuery, FormatQuery, LineFormat};
 use crate::refusal::Refused;
 use crate::schema::{
-    Balance, Buckets, Connection, Count, Datagram, Done, Dropped, Event, Expectation,
-    ExpectationEvent, Moves, RecentDrops, RulesStatus, SetBalancer, SetTunable, SetWorkers,
-    SetZones, Status, Tunable, Tunables, UpdateConnections, ZoneFault, Zones,
+    Balance, Buckets, ChangedSettings, Connection, Count, Datagram, Done, Dropped, Event,
+    Expectation, ExpectationEvent, Moves, RecentDrops, RulesStatus, SetBalancer, SetTunable,
+    SetWorkers, SetZones, Status, Tunable, Tunables, UpdateConnections, ZoneFault, Zones,
 };
 use crate::server::{MAX_STREAMS, Shared};
 use crate::stream::{LineBody, LineSender, ReaderGone, lines};
@@ -60,6 +61,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/expectations/events", get(expectation_events))
         .route("/v1/tunables", get(tunables))
         .route("/v1/tunables/{name}", put(set_tunable))
+        .route("/v1/settings/changed", get(changed))
         .route("/v1/workers", put(set_workers))
         .route("/v1/zones", get(zones).put(set_zones))
         .merge(crate::hand_over_routes::router())
@@ -365,6 +367,10 @@ async fn set_tunable(
     .await
 }
 
+async fn changed(State(shared): State<Shared>) -> Answer<ChangedSettings> {
+    look(move || Ok(changed_settings(&shared.gateway))).await
+}
+
 async fn set_workers(State(shared): State<Shared>, body: BodyOf<SetWorkers>) -> Answer<Moves> {
     let SetWorkers { workers } = parsed_body(body)?;
     call(shared, move |gateway| {
@@ -395,6 +401,13 @@ async fn set_balancer(State(shared): State<Shared>, body: BodyOf<SetBalancer>) -
         Ok(Done { schema: SCHEMA, affected: 1 })
     })
     .await
+}
+
+/// Looks at the gateway on a thread that may block, also while it hands over: the new process asks.
+pub(crate) async fn look<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refused> + Send + 'static,
+) -> Answer<T> {
+    tokio::task::spawn_blocking(work).await.map_err(Refused::defect)?.map(Json)
 }
 
 /// Calls the gateway on a thread that may block.

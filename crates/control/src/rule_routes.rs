@@ -17,7 +17,7 @@ use crate::SCHEMA;
 use crate::gate::Gate;
 use crate::query::LoadQuery;
 use crate::refusal::Refused;
-use crate::routes::{Answer, BodyOf, QueryOf, parsed, parsed_body, unresponsive};
+use crate::routes::{Answer, BodyOf, QueryOf, look, parsed, parsed_body, unresponsive};
 use crate::rules::{KeptSets, RuleBook, TryError, change_elements, explain_now, live, with_kept};
 use crate::schema::{
     ActiveRules, AskRules, ChangeElements, Done, Explanation, KeptElements, LoadedRules,
@@ -86,8 +86,7 @@ async fn load(
 /// to take over with it. Nothing is loaded.
 async fn kept(State(shared): State<Shared>, body: Body) -> Answer<KeptElements> {
     let (document, turn) = shared.turns.read(body).await?;
-    let gate = shared.gate.clone();
-    let kept = on_thread(gate, move || {
+    let kept = look(move || {
         let book = read_book(document, Options { allow_unsupported: true })?;
         let (book, not_kept) = match shared.rules.active(Instant::now()) {
             (Some(running), _) => with_kept(book, &running, &shared.gateway, KeptSets::Fixed)?,
@@ -97,7 +96,7 @@ async fn kept(State(shared): State<Shared>, body: Body) -> Answer<KeptElements> 
     });
     let kept = kept.await;
     drop(turn);
-    kept.map(Json)
+    kept
 }
 
 fn read_book(document: Bytes, options: Options) -> Result<RuleBook, Refused> {

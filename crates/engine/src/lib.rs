@@ -18,7 +18,7 @@ pub use control::execution::Stepper;
 pub use control::gateway::{CpuSource, Gateway, system_cpus};
 pub use control::hand_over::{
     FreezeError, HandedInterface, HandedQueue, Intake, IntakeError, IntakeReport, Outflow,
-    OutflowError,
+    OutflowError, Standing,
 };
 pub use control::host_bridges::filtered_bridges;
 pub use control::host_chains::{KernelChains, kernel_chains};
@@ -38,6 +38,7 @@ pub use control::route_keeper::host_addresses;
 pub use control::rule_elements::ChangeElementsError;
 pub use control::rule_loading::{LoadRulesError, RulesView, wall_clock};
 pub use control::setting_changes::ChangeTunableError;
+pub use control::settings_in_force::SettingsInForce;
 pub use control::shared_copies::{
     SharedChange, SharedCursor, SharedOutcome, SharedPiece, SharedThings,
 };

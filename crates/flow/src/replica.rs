@@ -32,6 +32,13 @@ pub enum Told<R> {
 }
 
 impl<R> Told<R> {
+    /// True for news of a thing that the peer owns.
+    pub const fn is_news(&self) -> bool {
+        match self {
+            Self::State { is_copy, .. } | Self::End { is_copy, .. } => *is_copy,
+        }
+    }
+
     /// The same with another kind of record.
     pub fn map<S>(self, change: impl FnOnce(R) -> S) -> Told<S> {
         match self {
@@ -112,11 +119,15 @@ impl<K, N> Default for Journal<K, N> {
 }
 
 impl<K: Ord + Copy, N> Journal<K, N> {
-    /// Collects changes from now on, or none.
+    /// Collects changes from now on, or none. The peer hears of all that this node owns before the
+    /// first of them, so those from before are forgotten. News of what the peer owns stay: nothing
+    /// else tells of them. Their ends go when nobody follows, because the peer may have another thing
+    /// of that name when somebody follows again.
     pub fn follow(&mut self, follows: bool) {
         self.is_followed = follows;
-        self.changed.clear();
-        self.ended = VecDeque::new();
+        let Self { copies, changed, ended, .. } = self;
+        changed.retain(|key| copies.contains(key));
+        ended.retain(|(is_copy, _)| *is_copy && follows);
         self.has_lost = false;
     }
 
@@ -266,6 +277,27 @@ mod tests {
         assert_eq!((journal.next_changed(), journal.is_copy(&2)), (Some(2), false));
         journal.note_end_with_other(&2, || "2");
         assert_eq!(journal.next_end(), Some((false, "2")));
+    }
+
+    #[test]
+    fn news_of_copies_outlive_the_beginning_of_a_transfer_of_all() {
+        let mut journal = Journal::default();
+        journal.follow(true);
+        for number in 0..4 {
+            if number < 2 {
+                journal.set_copy(number);
+            }
+            journal.note_change(number);
+        }
+        journal.note_end(&1, || "1");
+        journal.note_end(&3, || "3");
+        journal.follow(true);
+        assert_eq!((journal.next_end(), journal.next_end()), (Some((true, "1")), None));
+        assert_eq!((journal.next_changed(), journal.next_changed()), (Some(0), None));
+        journal.note_change(0);
+        journal.note_end(&0, || "0");
+        journal.follow(false);
+        assert!(!journal.has_news(), "the peer may have another one of that name later");
     }
 
     #[test]

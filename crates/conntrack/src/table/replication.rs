@@ -71,10 +71,11 @@ impl Table {
     ) -> Option<Cursor> {
         let end = from.0.saturating_add(budget).min(self.slab.slots());
         for slot in from.0..end {
-            let note = self.slab[slot].body.note;
-            if (!note.is_copy() || note.is_dirty())
-                && let Some(change) = self.tell(slot, interfaces, context)
-            {
+            let note = &mut self.slab[slot].body.note;
+            if note.is_copy() && !note.is_dirty() {
+                // It was to be due by the time of the reader before.
+                note.set_due(0);
+            } else if let Some(change) = self.tell(slot, interfaces, context) {
                 each(change);
             }
         }

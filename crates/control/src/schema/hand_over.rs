@@ -16,7 +16,7 @@ pub struct Upgrade {
 }
 
 /// A new process has taken over.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HandedOver {
     /// Schema version.
     pub schema: u32,
@@ -28,4 +28,7 @@ pub struct HandedOver {
     pub copied_s: f64,
     /// Time in which nothing was forwarded, milliseconds.
     pub frozen_ms: f64,
+    /// Settings and elements that the new process does not have, each with the reason.
+    #[serde(default)]
+    pub not_carried: Vec<String>,
 }

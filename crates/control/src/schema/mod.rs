@@ -10,6 +10,7 @@ mod hand_over;
 mod names;
 mod policies;
 mod rules;
+mod settings;
 mod status;
 mod sync;
 mod zones;
@@ -31,6 +32,7 @@ pub use rules::{
     ActiveRules, AskRules, ChangeElements, ExplainedStage, ExplainedStep, Explanation,
     KeptElements, LoadedRules, NotKept, RuleObject, RuleProblem, RulesReport, RulesSummary,
 };
+pub use settings::{ChangedSetting, ChangedSettings};
 pub use status::{
     Bucket, Buckets, Counters, HostPolicy, Lane, Lanes, Port, RulesStatus, Status, Waiting, Worker,
     ZoneStatus,

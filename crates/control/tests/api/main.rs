@@ -1,6 +1,7 @@
 //! The API of a gateway whose interfaces are channels in memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests are tests too")]
 
+mod carried_settings;
 mod connections;
 mod records;
 mod rules;

@@ -61,6 +61,9 @@ pub struct Config {
     pub balance: Option<Duration>,
     /// Pin each worker to a CPU.
     pub pin: bool,
+    /// Another process hands its receive queues over. Until then ports have none, and those whose
+    /// interface is down or missing stay closed.
+    pub awaits_queues: bool,
 }
 
 impl Config {
@@ -85,6 +88,7 @@ impl Config {
             labels: Arc::default(),
             balance: None,
             pin: true,
+            awaits_queues: false,
         }
     }
 

@@ -28,6 +28,7 @@ use crate::control::replication::ReplicationRole;
 use crate::control::route_keeper::PortLinks;
 use crate::control::routing_source::RoutingSource;
 use crate::control::rule_loading::RuleExchange;
+use crate::control::settings_in_force::SettingsInForce;
 use crate::control::worker_handle::{Unresponsive, WorkerHandle};
 use crate::control::zone_changes::Spread;
 use crate::egress::outputs::Sent;
@@ -128,6 +129,8 @@ pub struct Coordinator {
     pub allowed: WorkerSet,
     /// Plans moves when the load is uneven.
     pub balance: BalanceState,
+    /// The settings of the configuration, which may change while the gateway runs.
+    pub settings_at_start: SettingsInForce,
 }
 
 impl Coordinator {
@@ -144,8 +147,9 @@ impl Coordinator {
         let count = config.workers.resolve(&cpus);
         let Placement { table, allowed, .. } = ports.place(count, &cpus, config.buckets)?;
         let hasher = SteeringHasher::new(config.steering());
+        let settings_at_start = SettingsInForce::new(&config, &ports, 0);
         let (notify, notices) = channel();
-        ports.open_all(count)?;
+        ports.open_all(count, config.awaits_queues)?;
         let mut coordinator = Self {
             zones: Zones::new(&config.zones, ports.len())?,
             zones_revision: 0,
@@ -171,7 +175,7 @@ impl Coordinator {
             subscriptions: Vec::new(),
             expectation_subscriptions: Vec::new(),
             replication: ReplicationRole::default(),
-            tenure: Tenure::default(),
+            tenure: if config.awaits_queues { Tenure::Awaited } else { Tenure::Own },
             waiting: VecDeque::new(),
             next_marker: 0,
             config,
@@ -184,6 +188,7 @@ impl Coordinator {
             cpus,
             allowed,
             balance: BalanceState::new(execution.now()),
+            settings_at_start,
             execution,
         };
         coordinator.follow_ports()?;

@@ -29,6 +29,7 @@ pub mod rule_elements;
 pub mod rule_loading;
 pub mod selection;
 pub mod setting_changes;
+pub mod settings_in_force;
 pub mod shared_copies;
 pub mod state_sync;
 pub mod stepped;

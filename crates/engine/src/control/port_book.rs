@@ -52,6 +52,8 @@ struct Entry {
     /// The state of the interface at the last look.
     look: PortLook,
     up: bool,
+    /// Its receive queues come from another process, which has opened them.
+    has_foreign_queues: bool,
     /// Open transmit queues that have not been handed out, by worker.
     transmit: Vec<Option<Box<dyn TxQueue>>>,
     /// The counters of its closed queues, and those of them whose service is latency.
@@ -76,6 +78,7 @@ impl PortBook {
                 look: PortLook::default(),
                 setup,
                 up: false,
+                has_foreign_queues: false,
                 transmit: Vec::new(),
                 closed: Received::default(),
                 closed_latency: None,
@@ -103,19 +106,27 @@ impl PortBook {
         self.ports[usize::from(port.0)].setup.rp_filter
     }
 
-    /// Opens every port, with a transmit queue for each worker.
+    /// Opens every port, with a transmit queue for each worker. `awaits_queues`: without receive queues,
+    /// and a port whose interface is down or missing stays closed.
     ///
     /// # Errors
     /// The error of the first port that does not open.
-    pub fn open_all(&mut self, workers: usize) -> Result<(), PortError> {
-        (0..self.ports.len()).try_for_each(|index| self.open(index, workers))
+    pub fn open_all(&mut self, workers: usize, awaits_queues: bool) -> Result<(), PortError> {
+        for index in 0..self.ports.len() {
+            let rx_queues = if awaits_queues { 0 } else { self.ports[index].setup.rx_queues };
+            match self.open(index, rx_queues, workers) {
+                Err(PortError::NoInterface { .. } | PortError::Gone { .. }) if awaits_queues => {}
+                opened => opened?,
+            }
+        }
+        Ok(())
     }
 
-    fn open(&mut self, index: usize, workers: usize) -> Result<(), PortError> {
+    fn open(&mut self, index: usize, rx_queues: usize, workers: usize) -> Result<(), PortError> {
         let entry = &mut self.ports[index];
-        let OpenPort { rx, tx } = entry.setup.opener.open(entry.setup.rx_queues, workers)?;
+        let OpenPort { rx, tx } = entry.setup.opener.open(rx_queues, workers)?;
         entry.transmit = tx.into_iter().map(Some).collect();
-        entry.up = true;
+        (entry.up, entry.has_foreign_queues) = (true, false);
         rx.into_iter().for_each(|source| self.add_queue(PortId(index as u16), source));
         Ok(())
     }
@@ -123,6 +134,24 @@ impl PortBook {
     /// The name of a port.
     pub fn name_of(&self, port: PortId) -> &str {
         &self.ports[usize::from(port.0)].name
+    }
+
+    /// True for an open port.
+    pub fn is_up(&self, port: PortId) -> bool {
+        self.ports[usize::from(port.0)].up
+    }
+
+    /// Closes open ports that have no receive queue. Returns them.
+    pub fn close_without_queues(&mut self) -> Vec<PortId> {
+        let all = (0..self.ports.len() as u16).map(PortId);
+        let without =
+            |port: &PortId| self.is_up(*port) && self.ports[usize::from(port.0)].open_queues == 0;
+        let closed: Vec<_> = all.filter(without).collect();
+        for port in &closed {
+            self.discard(*port);
+            self.ports[usize::from(port.0)].up = false;
+        }
+        closed
     }
 
     /// True for an open port none of whose receive queues is polled.
@@ -152,6 +181,12 @@ impl PortBook {
         self.unassigned.iter_mut().for_each(|queue| queue.source.find_place());
     }
 
+    /// Adds a queue of a port that another process has opened.
+    pub fn add_foreign_queue(&mut self, port: PortId, source: Box<dyn RxQueue>) {
+        self.ports[usize::from(port.0)].has_foreign_queues = true;
+        self.add_queue(port, source);
+    }
+
     /// Adds an open queue of a port.
     pub fn add_queue(&mut self, port: PortId, source: Box<dyn RxQueue>) {
         let supplies_hash = self.ports[usize::from(port.0)].setup.supplied_hash_symmetric;
@@ -168,7 +203,7 @@ impl PortBook {
             if self.ports[index].up {
                 continue;
             }
-            match self.open(index, workers) {
+            match self.open(index, self.ports[index].setup.rx_queues, workers) {
                 Ok(()) => {
                     let entry = &mut self.ports[index];
                     entry.reopened += 1;
@@ -372,7 +407,11 @@ impl PortBook {
 
     /// The selectors by which the kernel chooses between the queues of a port.
     pub fn selectors_of(&self, port: PortId) -> OpenSelectors {
-        self.ports[usize::from(port.0)].setup.opener.selectors()
+        let entry = &self.ports[usize::from(port.0)];
+        match entry.has_foreign_queues {
+            true => OpenSelectors::OfFormerProcess,
+            false => entry.setup.opener.selectors(),
+        }
     }
 
     /// Closes a queue that failed. True if its port was up until now.

@@ -75,7 +75,7 @@ pub trait PortOpener: Send {
         None
     }
 
-    /// The selectors by which the kernel chooses between the queues that are open.
+    /// The selectors by which the kernel chooses between the queues that this opener has opened.
     fn selectors(&self) -> OpenSelectors {
         OpenSelectors::None
     }
@@ -137,10 +137,6 @@ pub struct AfPacket {
     mode: Mode,
     /// Flows that have a receive queue of their own.
     lanes: Option<Selectors>,
-    /// The first receive queues come from another process.
-    awaits_queues: bool,
-    /// The queues that are open came from there.
-    has_foreign_queues: bool,
 }
 
 impl AfPacket {
@@ -149,21 +145,13 @@ impl AfPacket {
     /// frames for all stations, a router only those for its own, and a router may have bare links.
     pub fn new(awaited: impl Into<String>, claim: Claim, port: PortId, mode: Mode) -> Self {
         let (awaited, masters) = (awaited.into(), Masters::new().ok());
-        let (lanes, awaits_queues, has_foreign_queues) = (None, false, false);
-        Self { awaited, claim, masters, port, mode, lanes, awaits_queues, has_foreign_queues }
+        Self { awaited, claim, masters, port, mode, lanes: None }
     }
 
     /// The same, with one more receive queue for the flows whose service is latency by these selectors.
     #[must_use]
     pub fn with_lanes(self, lanes: Option<Selectors>) -> Self {
         Self { lanes, ..self }
-    }
-
-    /// The same, which opens no receive queues the first time, because another process hands over its
-    /// own. The claim comes from there, too.
-    #[must_use]
-    pub fn awaiting_queues(self) -> Self {
-        Self { awaits_queues: true, ..self }
     }
 
     /// The claimed interface, or the one that takes its place and is claimed now.
@@ -201,8 +189,6 @@ fn warn_of_long_super_packets(link: &LinkState) {
 
 impl PortOpener for AfPacket {
     fn open(&mut self, rx_queues: usize, tx_queues: usize) -> Result<OpenPort, PortError> {
-        self.has_foreign_queues = std::mem::take(&mut self.awaits_queues);
-        let rx_queues = if self.has_foreign_queues { 0 } else { rx_queues };
         let options = AfPacketOptions {
             receive_queues: rx_queues as u16,
             transmit_queues: tx_queues as u16,
@@ -241,7 +227,6 @@ impl PortOpener for AfPacket {
 
     fn selectors(&self) -> OpenSelectors {
         match &self.lanes {
-            _ if self.has_foreign_queues => OpenSelectors::OfFormerProcess,
             Some(selectors) => OpenSelectors::These(selectors.clone()),
             None => OpenSelectors::None,
         }

@@ -45,6 +45,14 @@ impl Claim {
         }
     }
 
+    /// A claim on no interface, for a gateway whose interface comes later.
+    ///
+    /// # Errors
+    /// The system has no socket.
+    pub fn of_none() -> io::Result<Self> {
+        Ok(Self { index: 0, socket: PacketSocket::new()? })
+    }
+
     /// Goes on with the claim of another process.
     ///
     /// # Errors

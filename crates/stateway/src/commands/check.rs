@@ -34,7 +34,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let cpus = engine::system_cpus();
     let (config, rules) = match args.elsewhere {
         true => Configuration::load_for_elsewhere(&args.config)?,
-        false => Configuration::load_to_run(&args.config, &cpus, 0)?,
+        false => Configuration::load_to_run(&args.config, &cpus, 0, false)?,
     };
     out.line(format_args!("{}: in order", config.file.display()))?;
     let workers = match config.workers {

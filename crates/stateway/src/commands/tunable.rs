@@ -15,7 +15,8 @@ Examples:
   stateway tunable get nf_conntrack_max
   stateway tunable set nf_conntrack_tcp_timeout_established 86400
 
-A change holds until the gateway stops; [tunables] in its configuration makes it last.")]
+A change holds until the gateway stops, and stays when a new process takes its place. [tunables] in \
+its configuration makes it last.")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,

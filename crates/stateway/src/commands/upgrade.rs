@@ -20,9 +20,10 @@ Examples:
 
 The running gateway starts the program with its own configuration file, and ends when the new process \
 has taken its place. Connections go on, and no packet is lost: they wait for some milliseconds in the \
-kernel. The configuration is read anew, so workers, buckets and tunables may change; the interfaces, \
-their receive queues, the mode and the rules have to be those that are in force. If anything does not \
-fit, the running gateway goes on as before. docs/high-availability.md says what is carried.")]
+kernel. The configuration is read anew, so workers, buckets and tunables may change. A setting that was \
+changed while the gateway ran stays so if the file says the same as before; a warning names each that \
+does not. The interfaces, their receive queues, the mode and the rules have to be those that are in \
+force. If anything does not fit, the running gateway goes on as before. docs/high-availability.md says what is carried.")]
 pub struct Args {
     /// The program of the new process [default: this one].
     #[arg(long, value_name = "PATH")]
@@ -46,6 +47,9 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let done: HandedOver = client.post_patiently("/v1/upgrade", &upgrade, PATIENCE)?;
     if args.json.json {
         return out.json(&done);
+    }
+    for what in &done.not_carried {
+        tell!("warning: {what}");
     }
     out.line(format_args!(
         "process {} has taken over {}, copied in {:.3} s, nothing forwarded for {:.1} ms",

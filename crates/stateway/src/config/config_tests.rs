@@ -392,19 +392,23 @@ fn files_that_are_no_text_are_refused_before_they_fill_the_memory() {
 fn the_machine_is_asked_for_interfaces() {
     let config =
         parse("[[interface]]\nname = \"no-such-if0\"\n[[interface]]\nname = \"no-such-if1\"\n");
-    let problems = host::problems(&mut config.unwrap(), &[0, 1], true);
+    let problems = host::problems(&mut config.unwrap(), &[0, 1], true, false);
     let lines: Vec<usize> = problems.iter().map(|problem| problem.line).collect();
     assert_eq!(lines, [2, 4]);
     assert!(problems[0].what.starts_with("there is no interface \"no-such-if0\""));
+    // One that takes over waits for them as the gateway before does.
+    let mut later = parse("[[interface]]\nname = \"no-such-if0\"\n[[interface]]\nname = \"lo\"\n");
+    let problems = host::problems(later.as_mut().unwrap(), &[0, 1], true, true);
+    assert_eq!(problems.iter().map(|problem| problem.line).collect::<Vec<_>>(), [4]);
 
     let mut one = parse("[[interface]]\nname = \"no-such-if0\"\n").unwrap();
-    insta::assert_snapshot!(host::problems(&mut one, &[0, 1], true)[0], @"gateway.toml: interface: a bridge needs two [[interface]] tables or more, each with a name");
+    insta::assert_snapshot!(host::problems(&mut one, &[0, 1], true, false)[0], @"gateway.toml: interface: a bridge needs two [[interface]] tables or more, each with a name");
 }
 
 /// The problems of `rps_cpus` and of the control socket, on a machine where the process may use
 /// CPUs 0 and 1.
 fn host_problems(text: &str) -> String {
-    let problems = host::problems(&mut parse(text).unwrap(), &[0, 1], true);
+    let problems = host::problems(&mut parse(text).unwrap(), &[0, 1], true, false);
     let wanted = problems.iter().filter(|problem| problem.key != "interface.name");
     wanted.map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }

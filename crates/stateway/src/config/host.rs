@@ -9,13 +9,14 @@ use steer::{InterfaceCpus, PlacementError};
 use super::{Configuration, Interface, Problem};
 
 /// The reasons why this machine can not run a configuration whose links were found, by line. Checks
-/// that involve several keys need `are_keys_right`.
+/// that involve several keys need `are_keys_right`. If `may_come_later`, interfaces may be down or missing.
 pub(super) fn problems(
     config: &mut Configuration,
     cpus: &[usize],
     are_keys_right: bool,
+    may_come_later: bool,
 ) -> Vec<Problem> {
-    let mut problems = find_links(config);
+    let mut problems = find_links(config, may_come_later);
     if are_keys_right {
         problems.extend(wrong_number_of_interfaces(config));
         problems.extend(stands_on_another(config));
@@ -29,14 +30,15 @@ pub(super) fn problems(
     problems
 }
 
-/// Finds the interfaces by their names. Returns those that can not be used.
-pub(super) fn find_links(config: &mut Configuration) -> Vec<Problem> {
+/// Finds the interfaces by their names. Returns those that can not be used, now or, if they
+/// `may_come_later`, at any time.
+pub(super) fn find_links(config: &mut Configuration, may_come_later: bool) -> Vec<Problem> {
     let mut problems = Vec::new();
     for at in 0..config.interfaces.len() {
         let (before, interface) = config.interfaces.split_at_mut(at);
         let Some(interface) = interface.first_mut() else { break };
         let found = link_named(&interface.name);
-        let what = obstacle(&interface.name, &found, config.mode);
+        let what = obstacle(&interface.name, &found, config.mode, may_come_later);
         interface.link = found.ok().flatten();
         let what = what.or_else(|| named_before(before, interface));
         if let Some(what) = what.or_else(|| taken_over(interface)) {
@@ -176,7 +178,12 @@ fn placement(config: &Configuration, cpus: &[usize]) -> Option<Problem> {
 }
 
 /// The reason why an interface can not be used; `None` if it can.
-fn obstacle(name: &str, found: &std::io::Result<Option<LinkState>>, mode: Mode) -> Option<String> {
+fn obstacle(
+    name: &str,
+    found: &std::io::Result<Option<LinkState>>,
+    mode: Mode,
+    may_come_later: bool,
+) -> Option<String> {
     let takes_bare = mode == Mode::Routed;
     let unfit = found.as_ref().ok().and_then(|it| it.as_ref()?.unfit(takes_bare));
     if let Some(what) = unfit {
@@ -186,6 +193,7 @@ fn obstacle(name: &str, found: &std::io::Result<Option<LinkState>>, mode: Mode) 
     }
     match found {
         Ok(Some(state)) if state.up => None,
+        Ok(_) if may_come_later => None,
         Ok(Some(_)) => Some(format!("{name:?} is down; `ip link set {name} up` changes that")),
         Ok(None) => Some(match netio::link_names() {
             Ok(names) => format!("there is no interface {name:?}; there are: {}", names.join(", ")),

@@ -161,7 +161,8 @@ impl Configuration {
 
     /// Reads a file for a gateway that is to run on this machine, on `cpus`, with the file's
     /// ruleset. The interfaces must exist and be enough to connect, and the workers must be able to
-    /// keep the promises of every `rps_cpus`. `seed` is a secret for hash tables.
+    /// keep the promises of every `rps_cpus`. `seed` is a secret for hash tables. If `takes_over`,
+    /// interfaces may come later, as they may while a gateway runs.
     ///
     /// # Errors
     /// All problems: those of the file by line, then those of the ruleset. Checks that involve
@@ -170,11 +171,12 @@ impl Configuration {
         file: &Path,
         cpus: &[usize],
         seed: u64,
+        takes_over: bool,
     ) -> Result<(Self, Option<RuleBook>), Problems> {
         let (mut config, mut problems) = Self::load_anyway(file, &online())?;
         let are_keys_right = problems.is_empty();
         problems.extend(config.sync_key().err().into_iter().flat_map(|Problems(found)| found));
-        problems.extend(host::problems(&mut config, cpus, are_keys_right));
+        problems.extend(host::problems(&mut config, cpus, are_keys_right, takes_over));
         let mode = are_keys_right.then_some(config.mode);
         config.with_rules(problems, mode, seed)
     }
@@ -198,7 +200,7 @@ impl Configuration {
     ///
     /// Returns the interfaces that can not be used, each with the reason.
     pub fn find_links(&mut self) -> Vec<Problem> {
-        host::find_links(self)
+        host::find_links(self, false)
     }
 
     fn load_anyway(file: &Path, cpus: &CpuSet) -> Result<(Self, Vec<Problem>), Problems> {

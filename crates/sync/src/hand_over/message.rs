@@ -5,6 +5,8 @@
 
 use flow::codec::{DecodeError, Reader, Write};
 
+/// The number of an interface that is missing.
+pub const MISSING: u32 = 0;
 /// The version of the messages.
 pub const VERSION: u16 = 1;
 /// Bytes in front of a body: the length, the number of descriptors and the kind.
@@ -49,6 +51,11 @@ pub enum Message {
     Running,
     /// The sender goes no further, for this reason. The giver goes on as if nothing had been.
     Stop(String),
+    /// Settings of the giver, or elements of sets, have changed since its offer, and nothing changes them
+    /// any more. The taker asks for them once more. The number is the fingerprint of the giver's rules.
+    Changed(Option<u128>),
+    /// A setting that the taker does not go on with, or elements, and the reason.
+    NotCarried(String),
 }
 
 /// A receive queue and where it stands.
@@ -88,7 +95,7 @@ pub struct Offer {
 pub struct Interface {
     /// Its name.
     pub name: String,
-    /// Its number in the kernel.
+    /// Its number in the kernel, [`MISSING`] while it is.
     pub index: u32,
     /// The number of its receive queues.
     pub queues: u16,
@@ -156,7 +163,7 @@ impl Head {
 }
 
 /// Descriptors that come with a message, by its kind.
-const DESCRIPTORS: [u8; 14] = [0, 0, 1, 2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+const DESCRIPTORS: [u8; 16] = [0, 0, 1, 2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
 
 impl Message {
     /// The number of the kind.
@@ -176,6 +183,8 @@ impl Message {
             Self::Go => 11,
             Self::Running => 12,
             Self::Stop(_) => 13,
+            Self::Changed(_) => 14,
+            Self::NotCarried(_) => 15,
         }
     }
 
@@ -196,6 +205,8 @@ impl Message {
             Self::Go => "go",
             Self::Running => "running",
             Self::Stop(_) => "stop",
+            Self::Changed(_) => "changed",
+            Self::NotCarried(_) => "not carried",
         }
     }
 
@@ -237,7 +248,8 @@ impl Message {
                 }
             }
             Self::Ready(connections) => to.u64(*connections),
-            Self::Stop(why) => write_text(to, why),
+            Self::Stop(text) | Self::NotCarried(text) => write_text(to, text),
+            Self::Changed(rules) => write_rules(to, *rules),
             Self::Control | Self::Begin | Self::Go | Self::Running => {}
         }
         let length = (to.len() - start - size_of::<u32>()) as u32;
@@ -275,6 +287,8 @@ impl Message {
             11 => Self::Go,
             12 => Self::Running,
             13 => Self::Stop(read_text(&mut from)?),
+            14 => Self::Changed(from.option(Reader::u128)?),
+            15 => Self::NotCarried(read_text(&mut from)?),
             _ => return Err(DecodeError::Kind(kind)),
         };
         match from.is_empty() {
@@ -296,7 +310,7 @@ impl Offer {
             to.u16(interface.queues);
         }
         to.bytes(&self.secret);
-        to.option(self.rules, |to, rules| to.bytes(&rules.to_be_bytes()));
+        write_rules(to, self.rules);
         to.option(self.role, |to, role| {
             to.flag(role.is_active);
             to.u32(role.term);
@@ -321,6 +335,10 @@ impl Offer {
             from.option(|from| Ok(OfferedRole { is_active: from.flag()?, term: from.u32()? }))?;
         Ok(Self { release, mode, network, interfaces, secret, rules, role })
     }
+}
+
+fn write_rules(to: &mut Vec<u8>, fingerprint: Option<u128>) {
+    to.option(fingerprint, |to, rules| to.bytes(&rules.to_be_bytes()));
 }
 
 fn write_text(to: &mut Vec<u8>, text: &str) {

@@ -37,6 +37,8 @@ pub fn all() -> Vec<Message> {
         Message::Go,
         Message::Running,
         Message::Stop("no".into()),
+        Message::Changed(Some(1 << 90)),
+        Message::NotCarried("zones".into()),
     ]
 }
 
@@ -76,7 +78,7 @@ fn frames_that_nobody_sends_are_refused() {
     assert!(head(longest, 5).is_ok());
     assert_eq!(head(longest + 1, 5), Err(DecodeMessageError::TooLong(longest + 1)));
     assert_eq!(head(u32::MAX, 5), Err(DecodeMessageError::TooLong(u32::MAX)));
-    assert_eq!(head(2, 14), Err(DecodeMessageError::Kind(14)));
+    assert_eq!(head(2, 16), Err(DecodeMessageError::Kind(16)));
 }
 
 #[test]
@@ -98,7 +100,7 @@ fn a_text_is_cut_between_two_characters() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_a_message_or_refused(kind in 0_u8..14, body in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_are_a_message_or_refused(kind in 0_u8..16, body in prop::collection::vec(any::<u8>(), 0..200)) {
         let head = Head { body_bytes: body.len(), descriptors: 0, kind };
         if let Ok(message) = Message::decode(head, &body) {
             let mut again = Vec::new();

@@ -7,7 +7,7 @@ mod message;
 mod states;
 
 pub use message::{
-    DecodeMessageError, FRAME_BYTES_MAX, HEAD_BYTES, Head, Interface, Message, Offer, OfferedRole,
-    Position, VERSION, is_version_known,
+    DecodeMessageError, FRAME_BYTES_MAX, HEAD_BYTES, Head, Interface, MISSING, Message, Offer,
+    OfferedRole, Position, VERSION, is_version_known,
 };
 pub use states::{Giving, Heard, Lost, Taking};

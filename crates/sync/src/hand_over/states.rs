@@ -78,6 +78,7 @@ impl Giving {
             (Self::Copying { mark }, Message::Reached(number)) if mark == *number => {
                 Heard::Next(self)
             }
+            (Self::Frozen, Message::NotCarried(_)) => Heard::Next(self),
             (Self::Frozen, Message::Ready(_)) => Heard::Next(Self::Going),
             (Self::Going, Message::Running) => Heard::Done,
             _ => Heard::Unexpected,
@@ -111,6 +112,7 @@ impl Taking {
             (Self::Starting | Self::Copying, Message::Records(_) | Message::Mark(_)) => {
                 Heard::Next(Self::Copying)
             }
+            (Self::Copying, Message::Changed(_)) => Heard::Next(self),
             (Self::Copying, Message::Frozen(_, 0)) => Heard::Next(Self::Waiting),
             (Self::Copying, Message::Frozen(_, queues)) => {
                 Heard::Next(Self::Frozen { queues: *queues })

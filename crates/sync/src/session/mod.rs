@@ -93,8 +93,8 @@ pub enum Event {
     /// [`Session::set_likeness`].
     Secret(HashSecret),
     /// The peer wants all connections. The owner drops what its workers had queued for the peer
-    /// before, calls [`Session::begin_bulk`], reads its tables from the start as
-    /// [`Session::bulk_room`] allows, and calls [`Session::end_bulk`].
+    /// before, but for news of what the peer owns, calls [`Session::begin_bulk`], reads its tables
+    /// from the start as [`Session::bulk_room`] allows, and calls [`Session::end_bulk`].
     BulkAsked,
     /// A bulk transfer of the peer begins: [`Applied::begin_bulk`](crate::Applied::begin_bulk).
     BulkBegan(BulkId),

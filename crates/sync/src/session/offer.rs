@@ -45,7 +45,7 @@ impl Session {
         if record.body.len() > self.settings.record_bytes() {
             return Err(NotTaken::TooLong);
         }
-        if matches!(self.outflow, Outflow::Unfollowed | Outflow::Asked(_)) {
+        if !self.is_followed() {
             return Err(NotTaken::NotFollowed);
         }
         if self.left() < RECORD_COST_BYTES + record.body.len() {
@@ -109,6 +109,12 @@ impl Session {
     /// True if the peer lacks nothing but changes that wait for its acknowledgment.
     pub fn is_level(&self) -> bool {
         self.is_sent_whole() && !self.has_hole
+    }
+
+    /// True while changes are taken in, so that all that was offered before and is not acknowledged
+    /// waits here.
+    pub fn is_followed(&self) -> bool {
+        matches!(self.outflow, Outflow::Bulk(_) | Outflow::Live(_))
     }
 
     /// Begins the bulk transfer that the peer has asked for. `total` is about how many connections

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use conntrack::ConnectionRecord;
 use proptest::prelude::*;
+use ruleset::{Options, import};
 
+use super::items::{rules_bytes, write_rules_part};
 use super::*;
 use crate::testing::pair::Pair;
 
@@ -58,7 +60,7 @@ proptest! {
         let (old, new) = (handle(&pair, 0), handle(&pair, 1));
         new.set_workers(workers).unwrap();
         before.into_iter().for_each(|step| send(&mut pair, step));
-        let mut outflow = Outflow::begin(&old).unwrap();
+        let mut outflow = Outflow::begin(&old, &old.standing()).unwrap();
         let mut intake = Intake::new(Vec::new(), true);
         let mut meanwhile = meanwhile.into_iter();
         let mut bytes = Vec::new();
@@ -84,8 +86,8 @@ fn a_gateway_goes_on_as_before_if_it_does_not_leave() {
     let mut pair = Pair::new();
     let old = handle(&pair, 0);
     (0..10).for_each(|flow| pair.open(0, 2000 + flow));
-    let mut outflow = Outflow::begin(&old).unwrap();
-    assert!(matches!(Outflow::begin(&old), Err(OutflowError::UnderWay)));
+    let mut outflow = Outflow::begin(&old, &old.standing()).unwrap();
+    assert!(matches!(Outflow::begin(&old, &old.standing()), Err(OutflowError::UnderWay)));
     // Buckets stay where they are.
     assert!(matches!(old.set_workers(3), Err(SteerError::HandingOver)));
     while outflow.copy(&mut Vec::new()).unwrap() {}
@@ -100,7 +102,7 @@ fn a_gateway_goes_on_as_before_if_it_does_not_leave() {
     drop(outflow);
     old.set_workers(3).unwrap();
     let all = records(&old);
-    drop(Outflow::begin(&old).unwrap());
+    drop(Outflow::begin(&old, &old.standing()).unwrap());
     pair.data(0, 2000, true);
     assert_eq!(pair.forwarded(0), 1);
     assert_eq!(records(&old).len(), all.len());
@@ -125,13 +127,42 @@ fn packets_wait_while_a_gateway_is_frozen() {
     old.tend().unwrap();
 }
 
+/// The bug of counters that began anew because there were more than one item holds.
+#[test]
+fn rules_go_on_counting_though_their_counts_come_in_parts() {
+    let document = r#"{"nftables":[{"table":{"family":"inet","name":"t","handle":1}},
+        {"chain":{"family":"inet","table":"t","name":"c","handle":1,"type":"filter",
+        "hook":"forward","prio":0,"policy":"accept"}},
+        {"rule":{"family":"inet","table":"t","chain":"c","handle":2,
+        "expr":[{"counter":{"packets":0,"bytes":0}}]}}]}"#;
+    let mut pair = Pair::new();
+    let (old, new) = (handle(&pair, 0), handle(&pair, 1));
+    for gateway in [&old, &new] {
+        let rules = import(document.as_bytes(), Options::default()).unwrap().ruleset;
+        gateway.load_rules(rules).unwrap();
+    }
+    (0..5).for_each(|flow| pair.udp(0, 2000 + flow, false));
+    let progress = |gateway: &Gateway| gateway.shared.lock().rule_progress().unwrap();
+    let bytes = rules_bytes(&progress(&old).unwrap());
+    let (mut intake, last) = (Intake::new(Vec::new(), true), bytes.len() - 1);
+    for (at, byte) in bytes.iter().enumerate() {
+        let mut item = Vec::new();
+        write_rules_part(&[*byte], at == last, &mut item);
+        assert_eq!(progress(&new).unwrap().counts.counters[0].packets, 0);
+        intake.take(&new, &item).unwrap();
+    }
+    intake.finish(&new).unwrap();
+    assert_eq!(progress(&new), progress(&old));
+    assert_eq!(progress(&new).unwrap().counts.counters[0].packets, 5);
+}
+
 #[test]
 fn connections_that_have_no_place_are_refused_by_name() {
     let mut pair = Pair::new();
     let (old, new) = (handle(&pair, 0), handle(&pair, 1));
     (0..40).for_each(|flow| pair.open(0, 2000 + flow));
     new.set_tunable("nf_conntrack_max", 5).unwrap();
-    let mut outflow = Outflow::begin(&old).unwrap();
+    let mut outflow = Outflow::begin(&old, &old.standing()).unwrap();
     let (mut intake, mut bytes) = (Intake::new(Vec::new(), true), Vec::new());
     while outflow.copy(&mut bytes).unwrap() {}
     intake.take(&new, &bytes).unwrap();

@@ -7,7 +7,7 @@ use flow::KeyedPacket;
 use flow::replica::Origin;
 use netio::PortId;
 
-use super::items::{HeardStation, Item, RuleProgress, read_all};
+use super::items::{HeardStation, Item, RuleProgress, read_all, read_rules};
 use crate::Gateway;
 use crate::control::record::RecordRefusal;
 use crate::control::shared_copies::{SharedChange, SharedThings};
@@ -61,6 +61,8 @@ pub struct Intake {
     /// Announcements without their connection.
     waiting: Vec<SharedChange>,
     shared: BTreeMap<bool, u64>,
+    /// The bytes about the rules that have come, and what all of them say.
+    rule_bytes: Vec<u8>,
     rules: Option<Box<RuleProgress>>,
     ports: Vec<PortId>,
     has_same_rules: bool,
@@ -94,7 +96,13 @@ impl Intake {
                     shared.push(SharedChange::State(record, origin));
                 }
                 Item::Stations(heard) => self.learn(gateway, &heard)?,
-                Item::Rules(progress) => self.rules = Some(progress),
+                Item::Rules(bytes, is_last) => {
+                    self.rule_bytes.extend(bytes);
+                    if is_last {
+                        let progress = read_rules(&std::mem::take(&mut self.rule_bytes))?;
+                        self.rules = Some(Box::new(progress));
+                    }
+                }
                 Item::SharedEnd(record) => shared.push(SharedChange::End(record, true)),
             }
         }

@@ -17,9 +17,10 @@ const SHARED_STATE: u8 = 2;
 const SHARED_END: u8 = 3;
 const RULES: u8 = 4;
 const STATIONS: u8 = 5;
+const RULES_PART: u8 = 6;
 
-/// The longest progress of rules, in bytes: some 60,000 counters.
-const RULES_BYTES_MAX: usize = 512 << 10;
+/// Bytes of a part of the progress of rules: some 60,000 counters.
+pub const RULES_PART_BYTES: usize = 512 << 10;
 
 /// Something that a new process has to know.
 #[derive(Debug)]
@@ -32,8 +33,8 @@ pub enum Item {
     SharedState(SharedRecord),
     /// The thing that the record names has ended.
     SharedEnd(SharedRecord),
-    /// How far the rules have come.
-    Rules(Box<RuleProgress>),
+    /// A part of the bytes that say how far the rules have come. It is true for the last one.
+    Rules(Vec<u8>, bool),
     /// Stations of a bridge.
     Stations(Vec<HeardStation>),
 }
@@ -84,8 +85,14 @@ pub fn write_shared(told: &Told<SharedRecord>, to: &mut Vec<u8>) {
     prefixed(to, |to| record.encode(to));
 }
 
-/// Appends the progress of rules. False if it is too long; then nothing is appended.
-pub fn write_rules(progress: &RuleProgress, to: &mut Vec<u8>) -> bool {
+/// Appends a part of the bytes of [`rules_bytes`].
+pub fn write_rules_part(part: &[u8], is_last: bool, to: &mut Vec<u8>) {
+    to.u8(if is_last { RULES } else { RULES_PART });
+    prefixed(to, |to| to.bytes(part));
+}
+
+/// The bytes of the progress of rules.
+pub fn rules_bytes(progress: &RuleProgress) -> Vec<u8> {
     let mut body = Vec::new();
     write_counts(&mut body, &progress.counts);
     body.option(progress.reset_at.as_ref(), write_counts);
@@ -97,12 +104,7 @@ pub fn write_rules(progress: &RuleProgress, to: &mut Vec<u8>) -> bool {
         body.varint(*left);
         body.flag(*is_used_up);
     }
-    if body.len() > RULES_BYTES_MAX {
-        return false;
-    }
-    to.u8(RULES);
-    prefixed(to, |to| to.bytes(&body));
-    true
+    body
 }
 
 fn write_counts(to: &mut Vec<u8>, counts: &RuleCounts) {
@@ -117,7 +119,11 @@ fn write_counts(to: &mut Vec<u8>, counts: &RuleCounts) {
     to.varint(counts.unwritten_lines);
 }
 
-fn read_rules(body: &[u8]) -> Result<RuleProgress, DecodeError> {
+/// Reads the progress of rules.
+///
+/// # Errors
+/// [`DecodeError`].
+pub fn read_rules(body: &[u8]) -> Result<RuleProgress, DecodeError> {
     let mut from = Reader::new(body);
     let counts = read_counts(&mut from)?;
     let reset_at = from.option(read_counts)?;
@@ -188,7 +194,7 @@ pub fn read_all(bytes: &[u8]) -> Result<Vec<Item>, DecodeError> {
             SHARED_STATE => Item::SharedState(SharedRecord::decode(body)?),
             SHARED_END => Item::SharedEnd(SharedRecord::decode(body)?),
             STATIONS => Item::Stations(read_stations(body)?),
-            RULES => Item::Rules(Box::new(read_rules(body)?)),
+            RULES | RULES_PART => Item::Rules(body.to_vec(), kind == RULES),
             other => return Err(DecodeError::Kind(other)),
         });
     }
@@ -217,12 +223,10 @@ mod tests {
     #[test]
     fn the_progress_of_rules_is_read_as_it_was_written() {
         for progress in [progress(), RuleProgress::default()] {
-            let mut bytes = Vec::new();
-            assert!(write_rules(&progress, &mut bytes));
-            let items = read_all(&bytes).unwrap();
-            assert!(matches!(&items[..], [Item::Rules(read)] if **read == progress), "{items:?}");
-            for end in 1..bytes.len() {
-                assert!(read_all(&bytes[..end]).is_err(), "up to {end}");
+            let bytes = rules_bytes(&progress);
+            assert_eq!(read_rules(&bytes), Ok(progress));
+            for end in 0..bytes.len() {
+                assert!(read_rules(&bytes[..end]).is_err(), "up to {end}");
             }
         }
     }
@@ -240,12 +244,18 @@ mod tests {
     }
 
     #[test]
-    fn the_progress_of_very_many_rules_is_left_out() {
-        let counted = Counted { packets: 1 << 40, bytes: 1 << 50 };
-        let counts = RuleCounts { counters: vec![counted; 100_000], ..RuleCounts::default() };
+    fn parts_of_the_progress_of_rules_are_read_as_they_were_written() {
         let mut bytes = Vec::new();
-        assert!(!write_rules(&RuleProgress { counts, ..RuleProgress::default() }, &mut bytes));
-        assert!(bytes.is_empty());
+        write_rules_part(&[1, 2, 3], false, &mut bytes);
+        write_rules_part(&[4], true, &mut bytes);
+        let items = read_all(&bytes).unwrap();
+        let [Item::Rules(first, false), Item::Rules(last, true)] = &items[..] else {
+            panic!("{items:?}");
+        };
+        assert_eq!((&first[..], &last[..]), (&[1, 2, 3][..], &[4][..]));
+        for end in [1, 4, 6, 7] {
+            assert!(read_all(&bytes[..end]).is_err(), "up to {end}");
+        }
     }
 
     proptest! {

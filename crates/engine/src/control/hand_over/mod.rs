@@ -7,6 +7,7 @@
 mod intake;
 mod items;
 mod outflow;
+mod standing;
 
 use std::os::fd::OwnedFd;
 
@@ -24,10 +25,12 @@ use crate::control::ports::PortLink;
 use crate::control::shared_copies::SharedThings;
 use crate::control::worker_handle::Unresponsive;
 use crate::path::reassembly::DatagramMemory;
+use crate::worker::command::Command;
 
 pub use intake::{Intake, IntakeError, IntakeReport};
 pub use items::RuleProgress;
 pub use outflow::{Outflow, OutflowError};
+pub use standing::Standing;
 
 /// Looks for a moment in which no datagram is incomplete, before a gateway stops receiving all the same.
 const QUIET_TRIES: usize = 100;
@@ -38,6 +41,8 @@ pub enum Tenure {
     /// It is not.
     #[default]
     Own,
+    /// Another process is to hand over to this one, and receives packets until then.
+    Awaited,
     /// Its state is being copied, so buckets stay where they are: changes of a connection come in
     /// their order.
     Copied,
@@ -49,7 +54,7 @@ impl Tenure {
     /// Refuses moves of buckets while the gateway hands over.
     pub fn may_move(self) -> Result<(), SteerError> {
         match self {
-            Self::Own => Ok(()),
+            Self::Own | Self::Awaited => Ok(()),
             Self::Copied | Self::Frozen => Err(SteerError::HandingOver),
         }
     }
@@ -69,9 +74,9 @@ pub struct HandedQueue {
 /// Why a gateway can not stop receiving and hand its queues over.
 #[derive(Debug, thiserror::Error)]
 pub enum FreezeError {
-    /// An interface is down.
-    #[error("interface {0} is down or has gone; hand over when it is back")]
-    Down(String),
+    /// A queue does not come back from its worker.
+    #[error("interface {0} is coming or going; try again")]
+    Unsettled(String),
     /// A queue can not be handed over.
     #[error("a queue of interface {0} can not be handed over before a packet has come by it")]
     Fixed(String),
@@ -88,26 +93,24 @@ pub enum FreezeError {
 pub struct HandedInterface {
     /// Its name.
     pub name: String,
-    /// Its number in the kernel.
-    pub link: LinkId,
+    /// Its number in the kernel; `None` while it is missing.
+    pub link: Option<LinkId>,
     /// The number of its receive queues.
     pub queues: usize,
 }
 
 impl Gateway {
     /// The interfaces, by port.
-    ///
-    /// # Errors
-    /// [`FreezeError::Down`] if one has gone.
-    pub fn handed_interfaces(&self) -> Result<Vec<HandedInterface>, FreezeError> {
+    pub fn handed_interfaces(&self) -> Vec<HandedInterface> {
         let coordinator = self.shared.lock();
         let ports = &coordinator.ports;
         let all = ports.named_links().into_iter().zip((0..).map(PortId));
-        all.map(|(PortLink { link, name }, port)| match link {
-            Some(link) => Ok(HandedInterface { name, link, queues: ports.queue_count(port) }),
-            None => Err(FreezeError::Down(name)),
-        })
-        .collect()
+        let handed = |(PortLink { link, name }, port)| HandedInterface {
+            name,
+            link,
+            queues: ports.queue_count(port),
+        };
+        all.map(handed).collect()
     }
 
     /// The secret of the steering hash.
@@ -190,14 +193,21 @@ impl Gateway {
         Ok(())
     }
 
-    /// Receives by these queues of another process from now on.
+    /// Receives by these queues of another process from now on. A port that has no queue, or had no
+    /// interface at the start, is opened when its interface is there.
     ///
     /// # Errors
     /// [`Unresponsive`].
     pub fn take_queues(&self, queues: Vec<(PortId, Box<dyn RxQueue>)>) -> Result<(), Unresponsive> {
         let mut coordinator = self.shared.lock();
+        coordinator.tenure = Tenure::Own;
         for (port, queue) in queues {
-            coordinator.ports.add_queue(port, queue);
+            if coordinator.ports.is_up(port) {
+                coordinator.ports.add_foreign_queue(port, queue);
+            }
+        }
+        for port in coordinator.ports.close_without_queues() {
+            coordinator.tell_all(|| Command::SetOutput(port, None))?;
         }
         let workers = coordinator.worker_count();
         coordinator.hand_out_queues(workers)
@@ -221,8 +231,8 @@ impl Coordinator {
             self.drain_rings()?;
         }
         for port in (0..self.ports.len() as u16).map(PortId) {
-            if !self.ports.is_idle(port) {
-                return Err(FreezeError::Down(self.ports.name_of(port).to_owned()));
+            if self.ports.is_up(port) && !self.ports.is_idle(port) {
+                return Err(FreezeError::Unsettled(self.ports.name_of(port).to_owned()));
             }
         }
         let queues = self.ports.idle_queues().iter();

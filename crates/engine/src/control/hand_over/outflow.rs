@@ -5,8 +5,12 @@ use flow::Timestamp;
 use flow::codec::Millis;
 use steer::{BucketId, WorkerId};
 
-use super::items::{HeardStation, write_change, write_rules, write_shared, write_stations};
-use super::{FreezeError, HandedQueue, Tenure};
+use super::items::{
+    HeardStation, RULES_PART_BYTES, rules_bytes, write_change, write_rules_part, write_shared,
+    write_stations,
+};
+use super::standing::Fixed;
+use super::{FreezeError, HandedQueue, Standing, Tenure};
 use crate::Gateway;
 use crate::control::config::SteerError;
 use crate::control::offers::TRIES;
@@ -36,7 +40,7 @@ pub enum OutflowError {
     /// Ends of connections were lost.
     #[error("more connections ended at once than can be told; try again at a quieter time")]
     LostEnds,
-    /// Rules or zones have changed meanwhile.
+    /// Rules, zones or interfaces have changed meanwhile.
     #[error("{0} have changed meanwhile; try again")]
     Changed(&'static str),
     /// Queues can not be handed over.
@@ -61,8 +65,10 @@ pub struct Outflow<'g> {
     gateway: &'g Gateway,
     stream: ChangeStream,
     next: Place,
-    /// The rules and zones of the beginning.
-    revisions: (u32, u64),
+    /// All that the new process has looked at, and that may not change.
+    fixed: Fixed,
+    /// The bytes about the rules that are left, once they were asked for.
+    rules: Option<Vec<u8>>,
     /// The new process may read the queues.
     is_read: bool,
     has_left: bool,
@@ -70,22 +76,24 @@ pub struct Outflow<'g> {
 
 impl<'g> Outflow<'g> {
     /// Begins to follow all changes. A reader from before gets none from now on. This gateway
-    /// owns the connections of a peer from now on, because the new process tells the peer anew.
+    /// owns the connections of a peer from now on, because the new process tells the peer anew. The new
+    /// process has the rules and zones of `standing`.
     ///
     /// # Errors
     /// [`OutflowError::UnderWay`], [`OutflowError::Unresponsive`].
-    pub fn begin(gateway: &'g Gateway) -> Result<Self, OutflowError> {
-        let (tap, stream, revisions) = {
+    pub fn begin(gateway: &'g Gateway, standing: &Standing) -> Result<Self, OutflowError> {
+        let (tap, stream) = {
             let mut coordinator = gateway.shared.lock();
             if coordinator.tenure != Tenure::Own {
                 return Err(OutflowError::UnderWay);
             }
             coordinator.tenure = Tenure::Copied;
             let (tap, stream) = ChangeTap::new(coordinator.execution.now());
-            (tap.exact(), stream, coordinator.revisions())
+            (tap.exact(), stream)
         };
-        let next = Place::Bucket(0, Cursor::default());
-        let outflow = Self { gateway, stream, next, revisions, is_read: false, has_left: false };
+        let (next, fixed) = (Place::Bucket(0, Cursor::default()), standing.fixed.clone());
+        let outflow =
+            Self { gateway, stream, next, fixed, rules: None, is_read: false, has_left: false };
         gateway.adopt_all()?;
         gateway.follow_shared(true);
         if let Some(rules) = gateway.rules_now().0 {
@@ -185,10 +193,12 @@ impl<'g> Outflow<'g> {
     /// # Errors
     /// [`OutflowError`]; the gateway receives.
     pub fn freeze(&mut self) -> Result<(Timestamp, Vec<HandedQueue>), OutflowError> {
-        let (rules, zones) = self.gateway.shared.lock().revisions();
-        for (is_other, what) in
-            [(rules != self.revisions.0, "the rules"), (zones != self.revisions.1, "the zones")]
-        {
+        let now = self.gateway.shared.lock().fixed();
+        for (is_other, what) in [
+            (now.rules != self.fixed.rules, "the rules"),
+            (now.zones != self.fixed.zones, "the zones"),
+            (now.open != self.fixed.open, "the interfaces"),
+        ] {
             if is_other {
                 return Err(OutflowError::Changed(what));
             }
@@ -212,16 +222,24 @@ impl<'g> Outflow<'g> {
         Ok(!is_told || count > 0)
     }
 
-    /// Appends how far rules have come, behind all changes.
+    /// Appends a part of what says how far rules have come, behind all changes. Returns true while there
+    /// is more.
     ///
     /// # Errors
     /// [`OutflowError::Unresponsive`].
-    pub fn rules(&self, to: &mut Vec<u8>) -> Result<(), OutflowError> {
-        let progress = self.gateway.shared.lock().rule_progress()?;
-        if progress.is_some_and(|progress| !write_rules(&progress, to)) {
-            tracing::warn!("counters, rates and quotas of rules begin anew: there are too many");
-        }
-        Ok(())
+    pub fn rules(&mut self, to: &mut Vec<u8>) -> Result<bool, OutflowError> {
+        let mut left = match self.rules.take() {
+            Some(left) => left,
+            None => match self.gateway.shared.lock().rule_progress()? {
+                Some(progress) => rules_bytes(&progress),
+                None => return Ok(false),
+            },
+        };
+        let rest = left.split_off(left.len().min(RULES_PART_BYTES));
+        let is_last = rest.is_empty();
+        write_rules_part(&left, is_last, to);
+        self.rules = Some(rest).filter(|_| !is_last);
+        Ok(!is_last)
     }
 
     /// The new process may read the queues from now on. If it ends all the same, nobody knows how far it
@@ -253,12 +271,5 @@ impl Drop for Outflow<'_> {
         if went_on.is_none() {
             tracing::error!("workers hang, and the gateway does not go on after a hand-over");
         }
-    }
-}
-
-impl crate::control::coordinator::Coordinator {
-    /// How often rules and zones have changed.
-    fn revisions(&self) -> (u32, u64) {
-        (self.rules_revision, self.zones_revision)
     }
 }

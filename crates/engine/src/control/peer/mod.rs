@@ -153,12 +153,15 @@ impl Peer {
 
     /// Goes on to give connections another owner. True if there is more.
     fn pass_on(&mut self, gateway: &dyn Connections) -> Result<bool, Unresponsive> {
-        let Self { sweep, copies, owes_yield, .. } = self;
+        let Self { sweep, copies, supply, owes_yield, .. } = self;
         let Some(going) = sweep else { return Ok(false) };
         if !going.go_on(gateway, |given| copies.take_in(given))? {
             return Ok(true);
         }
-        *owes_yield = going.passing == Passing::GivingAway;
+        match going.passing {
+            Passing::Adopting => supply.forget_news(),
+            Passing::GivingAway => *owes_yield = true,
+        }
         *sweep = None;
         Ok(true)
     }

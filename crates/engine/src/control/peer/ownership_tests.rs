@@ -286,6 +286,76 @@ fn traffic_of_which_each_node_sees_one_direction_goes_on_and_ends() {
     assert_eq!((count(&pair, 0), count(&pair, 1)), (0, 0));
 }
 
+/// A connection that its client opens through its owner, and that is established by packets which come
+/// to the other node after `meanwhile`.
+fn established_beside(pair: &mut Pair, flow: u16, meanwhile: impl FnOnce(&mut Pair)) {
+    use wire::TcpFlags;
+
+    pair.segment(0, flow, false, TcpFlags::SYN);
+    pair.pass(5 * MILLISECOND);
+    meanwhile(pair);
+    pair.segment(1, flow, true, TcpFlags::SYN.with(TcpFlags::ACK));
+    pair.segment(1, flow, false, TcpFlags::ACK);
+    assert_eq!(state(pair, 1), Some("ESTABLISHED"));
+}
+
+/// The owner asks for all, and its question is there before the packets that come next.
+fn ask_again(pair: &mut Pair) {
+    pair.nodes[0].peer.session.ask_again();
+    pair.pass(MILLISECOND / 2);
+}
+
+/// The bug of news that a bulk transfer swallowed when it began: the owner ended the connection in the
+/// time of the state that it knew, because nothing else told it of packets that had come elsewhere.
+#[test]
+fn news_that_wait_when_a_bulk_transfer_begins_reach_the_owner() {
+    let mut pair = both_active();
+    established_beside(&mut pair, 2001, ask_again);
+    pair.pass(200 * MILLISECOND);
+    assert_eq!(state(&pair, 0), Some("ESTABLISHED"));
+    assert_eq!(copies(&pair), [0, 1]);
+    // So does an end.
+    ask_again(&mut pair);
+    pair.delete_all(1);
+    pair.pass(200 * MILLISECOND);
+    assert_eq!((count(&pair, 0), count(&pair, 1)), (0, 0));
+}
+
+#[test]
+fn news_on_their_way_reach_the_owner_though_their_stream_ends() {
+    let mut pair = both_active();
+    established_beside(&mut pair, 2001, |pair| pair.loses = 1);
+    pair.pass(5 * MILLISECOND);
+    pair.nodes[1].peer.session.lost_change();
+    pair.loses = 0;
+    pair.pass(SECOND);
+    assert_eq!(state(&pair, 0), Some("ESTABLISHED"));
+    // Ends are told again for a while.
+    pair.loses = 1;
+    pair.delete_all(1);
+    pair.pass(5 * MILLISECOND);
+    pair.nodes[1].peer.session.lost_change();
+    pair.loses = 0;
+    pair.pass(SECOND);
+    assert_eq!((count(&pair, 0), count(&pair, 1)), (0, 0));
+}
+
+/// The bug of news of timers that ceased after another bulk transfer, for as long as the time since the
+/// one before: each counts the time from its beginning.
+#[test]
+fn the_owner_hears_of_packets_at_the_other_node_after_another_bulk_transfer() {
+    let mut pair = both_active();
+    pair.udp(0, 2001, false);
+    for round in 0..40 {
+        pair.pass(5 * SECOND);
+        if round == 20 {
+            ask_again(&mut pair);
+        }
+        pair.udp(1, 2001, false);
+        assert_eq!(copies(&pair), [0, 1], "round {round}");
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Open(usize, u16),

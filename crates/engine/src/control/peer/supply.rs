@@ -1,6 +1,7 @@
 //! The way of connections from this gateway to the peer.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use conntrack::{Change, Cursor, encode_flow};
 use flow::replica::Told;
@@ -28,12 +29,31 @@ pub struct SupplyCounters {
     pub lost_ends: u64,
 }
 
+/// The longest time for which an end of something that the peer owns is told again. Later the peer may
+/// have another one of that name.
+const ENDS_KEPT: Duration = Duration::from_secs(1);
+
 /// Something that a peer hears of.
+#[derive(Clone)]
 enum Telling {
     /// A connection.
     Connection(Change),
     /// Something that workers share.
     Shared(Told<SharedRecord>),
+}
+
+impl Telling {
+    /// True if it is news of what the peer owns.
+    const fn is_news(&self) -> bool {
+        match self {
+            Self::Connection(change) => change.is_news(),
+            Self::Shared(told) => told.is_news(),
+        }
+    }
+
+    const fn is_end(&self) -> bool {
+        matches!(self, Self::Connection(Change::End { .. }) | Self::Shared(Told::End { .. }))
+    }
 }
 
 /// The place that a bulk transfer reads next. Announcements come behind connections.
@@ -61,6 +81,9 @@ pub(super) struct Supply {
     waiting: VecDeque<Change>,
     /// The same of what workers share.
     shared: VecDeque<Told<SharedRecord>>,
+    /// News that the peer may not have got, with the time at which they were taken in or came here. No
+    /// table tells of them once more.
+    unheard: VecDeque<(Timestamp, Telling)>,
     /// Receipts that came behind changes which were not taken in yet.
     receipts: Vec<Receipt>,
     /// Receipts of changes that the session has taken in, with the time.
@@ -80,6 +103,7 @@ impl Supply {
             stream: None,
             waiting: VecDeque::new(),
             shared: VecDeque::new(),
+            unheard: VecDeque::new(),
             receipts: Vec::new(),
             owed: VecDeque::new(),
             is_asked: false,
@@ -120,18 +144,19 @@ impl Supply {
             while let Some(change) = self.waiting.front() {
                 match offer(&mut self.bytes, self.names, change, |it| session.offer(now, it)) {
                     Err(NotTaken::Full) => return Ok(false),
-                    Err(NotTaken::NotFollowed) => return self.end(gateway).map(|()| false),
+                    Err(NotTaken::NotFollowed) => return self.end(gateway, now).map(|()| false),
                     Err(NotTaken::TooLong) => self.counters.too_long += 1,
                     Ok(()) => {}
                 }
-                self.waiting.pop_front();
+                let change = self.waiting.pop_front();
+                self.unheard.extend(kept(change.map(Telling::Connection), now));
             }
             self.owed.extend(self.receipts.drain(..).map(|receipt| (now, receipt)));
             let Some(stream) = &mut self.stream else {
                 self.is_drained = true;
                 return Ok(false);
             };
-            let Self { waiting, receipts, counters, bytes, names, .. } = self;
+            let Self { waiting, unheard, receipts, counters, bytes, names, .. } = self;
             let mut has_lost = false;
             let has_taken = stream.take(|lot| {
                 has_lost |= lot.has_lost;
@@ -150,6 +175,8 @@ impl Supply {
                 });
                 let taken = if waiting.is_empty() { taken.count() } else { 0 };
                 waiting.extend(lot.changes.drain(taken..));
+                let news = lot.changes.iter().filter(|change| change.is_news());
+                unheard.extend(news.map(|it| (now, Telling::Connection(it.clone()))));
             });
             if has_lost {
                 counters.lost_ends += 1;
@@ -176,11 +203,12 @@ impl Supply {
         while let Some(told) = self.shared.front() {
             match offer_shared(&mut self.bytes, self.names, told, |it| session.offer(now, it)) {
                 Err(NotTaken::Full) => return Ok(false),
-                Err(NotTaken::NotFollowed) => return self.end(gateway).map(|()| false),
+                Err(NotTaken::NotFollowed) => return self.end(gateway, now).map(|()| false),
                 Err(NotTaken::TooLong) => self.counters.too_long += 1,
                 Ok(()) => {}
             }
-            self.shared.pop_front();
+            let told = self.shared.pop_front();
+            self.unheard.extend(kept(told.map(Telling::Shared), now));
         }
         let things = gateway.shared_things().filter(|it| it.has_shared_changes());
         let Some(things) = things else {
@@ -207,20 +235,61 @@ impl Supply {
         while let Some((_, receipt)) = self.owed.pop_front_if(|(at, _)| is_safe(at)) {
             receipt.give_back();
         }
+        // In a stream that has just begun nothing waits for its acknowledgment.
+        if session.is_followed() {
+            let oldest = session.oldest_unacknowledged();
+            let is_heard = |(at, _): &mut (Timestamp, _)| oldest.is_none_or(|oldest| *at < oldest);
+            while self.unheard.pop_front_if(is_heard).is_some() {}
+        }
     }
 
-    /// Nobody follows, so changes cost nothing from now on.
-    fn end(&mut self, gateway: &dyn Connections) -> Result<(), Unresponsive> {
-        self.waiting.clear();
-        self.shared.clear();
+    /// Nobody follows, so changes cost nothing from now on. A peer that has asked for all is about to
+    /// follow again.
+    fn end(&mut self, gateway: &dyn Connections, now: Timestamp) -> Result<(), Unresponsive> {
+        if self.is_asked {
+            return Ok(());
+        }
+        let Some(former) = self.stream.take() else {
+            self.leave_stream(None, now);
+            return Ok(());
+        };
+        follow_shared(gateway, false);
+        let unfollowed = gateway.unfollow_changes();
+        self.leave_stream(Some(former), now);
+        unfollowed
+    }
+
+    /// Changes of the streams from before are part of what is read, or nobody wants them. Only news
+    /// are kept.
+    fn leave_stream(&mut self, former: Option<ChangeStream>, now: Timestamp) {
+        self.scan = None;
         self.receipts.clear();
         self.owed.clear();
-        self.scan = None;
-        if self.stream.take().is_some() {
-            follow_shared(gateway, false);
-            gateway.unfollow_changes()?;
+        let Self { waiting, shared, .. } = self;
+        if let Some(mut stream) = former {
+            while stream.take(|lot| waiting.extend(lot.changes.drain(..))) {}
         }
-        Ok(())
+        let left = waiting.drain(..).map(Telling::Connection);
+        let left = left.chain(shared.drain(..).map(Telling::Shared));
+        self.unheard.extend(left.filter_map(|it| kept(Some(it), now)));
+    }
+
+    /// This node owns all that the peer owned, so there is no news.
+    pub fn forget_news(&mut self) {
+        self.unheard.clear();
+    }
+
+    /// The peer hears of all news once more that it may not have got.
+    fn repeat_news(&mut self, now: Timestamp) {
+        for (at, telling) in self.unheard.drain(..) {
+            if telling.is_end() && now.since(at) > ENDS_KEPT {
+                continue;
+            }
+            match telling {
+                Telling::Connection(change) => self.waiting.push_back(change),
+                Telling::Shared(told) => self.shared.push_back(told),
+            }
+        }
     }
 
     /// Goes on with a bulk transfer. True if more of it can be done at once.
@@ -233,14 +302,14 @@ impl Supply {
         if self.is_asked {
             // Changes from before are part of what is read. Those that come from now on are not
             // missed, because the workers collect them before the first connection is read.
-            self.waiting.clear();
-            self.shared.clear();
-            self.receipts.clear();
-            self.owed.clear();
-            self.stream = Some(gateway.follow_changes()?);
+            let former = self.stream.replace(gateway.follow_changes()?);
             follow_shared(gateway, true);
-            match session.begin_bulk(now, gateway.connection_count()?) {
+            // A worker that answers tells the former reader nothing more.
+            let total = gateway.connection_count();
+            self.leave_stream(former, now);
+            match session.begin_bulk(now, total?) {
                 Ok(()) => {
+                    self.repeat_news(now);
                     let next = Place::Bucket(0, Cursor::default());
                     self.scan = Some(Scan { next, read: VecDeque::new() });
                 }
@@ -251,7 +320,7 @@ impl Supply {
         }
         let Some(scan) = &mut self.scan else {
             if self.stream.is_some() && session.status(now).outflow == Outflow::Unfollowed {
-                self.end(gateway)?;
+                self.end(gateway, now)?;
             }
             return Ok(false);
         };
@@ -267,11 +336,11 @@ impl Supply {
             };
             match taken {
                 Err(NotTaken::Full) => return Ok(false),
-                Err(NotTaken::NotFollowed) => return self.end(gateway).map(|()| false),
+                Err(NotTaken::NotFollowed) => return self.end(gateway, now).map(|()| false),
                 Err(NotTaken::TooLong) => self.counters.too_long += 1,
                 Ok(()) => {}
             }
-            scan.read.pop_front();
+            self.unheard.extend(kept(scan.read.pop_front(), now));
         }
         scan.read_more(gateway)?;
         if let Place::End = scan.next
@@ -313,6 +382,11 @@ impl Scan {
         };
         Ok(())
     }
+}
+
+/// News, with the time from which on they are kept.
+fn kept(telling: Option<Telling>, now: Timestamp) -> Option<(Timestamp, Telling)> {
+    telling.filter(Telling::is_news).map(|it| (now, it))
 }
 
 fn follow_shared(gateway: &dyn Connections, follows: bool) {

@@ -152,6 +152,15 @@ impl Pfsync {
         self.speaker.handle(now, arrival, pfsync)
     }
 
+    /// The sync link is there, or another one is in its place: packets may have so many bytes behind the
+    /// IP header, and peers may have told much meanwhile, so they are asked for all.
+    pub fn begin_on_link(&mut self, now: Timestamp, packet_bytes: usize) {
+        // It was written for the link of before.
+        self.unsent = self.unsent.take().filter(|packet| packet.len() <= packet_bytes);
+        self.speaker.set_packet_bytes(packet_bytes);
+        self.speaker.request_bulk(now);
+    }
+
     /// Counts a packet that is none of pfsync.
     pub fn refuse(&mut self, refusal: Refusal) {
         self.speaker.refuse(refusal);

@@ -2,7 +2,7 @@
 
 use conntrack::{ConnectionRecord, ImportRefusal};
 use flow::Timestamp;
-use sync::pfsync::{Event, StateId};
+use sync::pfsync::{CreatorId, Event, StateId};
 
 use crate::control::peer::Connections;
 use crate::control::worker_handle::Unresponsive;
@@ -33,7 +33,7 @@ impl Pfsync {
                 Event::Released(id) => self.feed.release(id),
             }
         }
-        self.apply(gateway)
+        self.apply(gateway, now)
     }
 
     /// A peer has told of a state.
@@ -49,12 +49,10 @@ impl Pfsync {
         if let Some((true, ids)) = known
             && !ids.contains(&Some(id))
         {
-            // Both have opened the connection. Both gateways decide alike which one remains.
-            if id.creator <= self.creator {
-                self.counters.clashes_won += 1;
+            // Both have opened the connection.
+            if !self.prevails(id.creator) {
                 return;
             }
-            self.counters.clashes_lost += 1;
             for place in 0..2 {
                 if let Some(before) = self.flows.set_id(middle, place, None) {
                     self.end_state(now, before);
@@ -71,6 +69,17 @@ impl Pfsync {
         self.flows.touch(middle);
     }
 
+    /// True if a connection of this gateway gives way to one of a creator with the same packets. Both
+    /// gateways decide alike which one remains.
+    fn prevails(&mut self, creator: CreatorId) -> bool {
+        let prevails = creator > self.creator;
+        match prevails {
+            true => self.counters.clashes_lost += 1,
+            false => self.counters.clashes_won += 1,
+        }
+        prevails
+    }
+
     /// A peer has ended a state. A connection ends with its last one.
     fn hear_end(&mut self, id: StateId) -> Option<CopyChange> {
         let middle = self.flows.of_id(id)?;
@@ -85,7 +94,7 @@ impl Pfsync {
 
     /// Gives all that has changed to the workers: first ends, because a new connection may have the
     /// packets of an old one.
-    fn apply(&mut self, gateway: &dyn Connections) -> Result<(), Unresponsive> {
+    fn apply(&mut self, gateway: &dyn Connections, now: Timestamp) -> Result<(), Unresponsive> {
         if self.owed.iter().any(|owed| matches!(owed, CopyChange::End(_))) {
             for middle in std::mem::take(&mut self.clashing) {
                 self.flows.touch(middle);
@@ -93,7 +102,7 @@ impl Pfsync {
         }
         let (mut changes, mut middles) = (std::mem::take(&mut self.owed), Vec::new());
         while let Some(middle) = self.flows.next_touched() {
-            match self.change_of(middle) {
+            match self.change_of(now, middle) {
                 Ok(change) => changes.extend(change),
                 Err(unmapped) => *self.counters.unmapped.entry(unmapped).or_default() += 1,
             }
@@ -131,15 +140,26 @@ impl Pfsync {
     }
 
     /// The changes for the worker of a connection.
-    fn change_of(&mut self, middle: Middle) -> Result<Vec<CopyChange>, Unmapped> {
+    fn change_of(&mut self, now: Timestamp, middle: Middle) -> Result<Vec<CopyChange>, Unmapped> {
         let Some(flow) = self.flows.get(&middle) else { return Ok(Vec::new()) };
         let is_owned = flow.is_owned();
         let states = flow.ids.map(|id| self.speaker.state(id?));
         let latest = states[flow.latest].or(states[1 - flow.latest]);
         let Some(latest) = latest else { return Ok(Vec::new()) };
         let outline = outline_of(states, latest)?;
+        let creator = latest.id().creator;
         let record = ConnectionRecord::of_outline(&outline).map_err(|_| Unmapped::Impossible)?;
         let record = Box::new(record);
+        // Both have translated the same packets, to different destinations.
+        let own = self.flows.of_original(&outline.original).filter(|own| {
+            *own != middle && self.flows.get(own).is_some_and(|flow| flow.is_owned())
+        });
+        if let Some(own) = own.filter(|_| !is_owned) {
+            if !self.prevails(creator) {
+                return Ok(Vec::new());
+            }
+            self.end_flow(now, own);
+        }
         let mut changes = Vec::new();
         if let Some(before) = self.flows.set_here(middle, Some(outline.original))
             && !is_owned

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use conntrack::{Connection, Cursor, Filter};
+use conntrack::{Connection, ConnectionRecord, Cursor, Filter, Outline};
 use flow::{HashKey, PortPart};
 use netio::FramePool;
 use netlink::Picture;
@@ -310,6 +310,61 @@ fn both_decide_alike_when_both_have_opened_a_connection() {
     // That of the higher number remains.
     assert_eq!((duo.nodes[0].pfsync.copies(), duo.nodes[1].pfsync.copies()), (1, 0));
     assert_eq!((duo.nodes[0].states(), duo.nodes[1].states()), (2, 2));
+}
+
+/// The connections of a gateway as records.
+fn records(node: &Node) -> Vec<ConnectionRecord> {
+    let mut all = Vec::new();
+    let mut each = |record| {
+        all.push(record);
+        ControlFlow::Continue(())
+    };
+    node.gateway.export_connections(&mut each).unwrap();
+    all
+}
+
+/// A connection whose packets go to another server than their client has named.
+fn with_another_server(now: Timestamp, port: u16) -> ConnectionRecord {
+    let node = Node::new(9, Role::Active, Dialect::Version1400, false, now);
+    for server in [SERVER, [192, 0, 2, 9]] {
+        let mut bytes = Vec::new();
+        PacketBuilder::v4(CLIENT, server).udp(port, 53, b"question", &mut bytes);
+        node.lan.input.put([FramePool::new(0, 0).copy_of(&bytes).unwrap()]);
+        while node.stepper.take_turns() {}
+    }
+    let mut outlines = records(&node).into_iter().map(|it| it.outline().unwrap());
+    let (one, other) = (outlines.next().unwrap(), outlines.next().unwrap());
+    let is_named = |Outline { original, .. }: &Outline| {
+        original.key.end(original.sender.opposite()).address[12..] == SERVER
+    };
+    let (named, real) = if is_named(&one) { (one, other) } else { (other, one) };
+    ConnectionRecord::of_outline(&Outline { leaves_as: real.original, ..named }).unwrap()
+}
+
+/// The bug of two gateways that translate the same packets to different servers: each gave its own
+/// connection up for that of the other one.
+#[test]
+fn both_decide_alike_when_both_have_chosen_a_server_for_the_same_packets() {
+    for chooser in [0, 1] {
+        let mut duo = Duo::new();
+        duo.set_role(1, Role::Active);
+        duo.pass(20 * MILLISECOND);
+        let chosen = CopyChange::News(Box::new(with_another_server(duo.now, 2002)));
+        duo.nodes[chooser].gateway.change_copies(vec![chosen]).unwrap();
+        duo.udp(1 - chooser, 2002, false);
+        duo.pass(2 * SECOND);
+        // That of the higher number remains.
+        let outlines = [0, 1].map(|at| records(&duo.nodes[at])[0].outline().unwrap());
+        assert_eq!([0, 1].map(|at| duo.nodes[at].connections().len()), [1, 1]);
+        assert_eq!(outlines[0].leaves_as, outlines[1].leaves_as);
+        assert_eq!(outlines[0].leaves_as != outlines[0].original, chooser == 1);
+        assert_eq!((duo.nodes[0].pfsync.copies(), duo.nodes[1].pfsync.copies()), (1, 0));
+        assert_eq!((duo.nodes[0].states(), duo.nodes[1].states()), (2, 2));
+        // Its end is the end of both.
+        duo.nodes[1].gateway.delete_connections(&Filter::default()).unwrap();
+        duo.pass(20 * MILLISECOND);
+        assert_eq!([0, 1].map(|at| duo.nodes[at].connections().len()), [0, 0]);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A gateway hands over to a new process, in the middle of traffic.
 
 mod disturbed;
+mod upgrade;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,8 +15,8 @@ use wire::build::PacketBuilder;
 use crate::scenario::cluster::{Cluster, STRICT_NAT, connections, wait_for, wait_until};
 use crate::scenario::{
     FAMILIES, FTP_SESSIONS, Segment, StatewayLab, TALKS, alone, beside_others, bridge_spec, echo,
-    frames, gateway_and_children, kill, listen, nat_rules, own_tables, ready, router_spec,
-    send_frames, soon, start, stateway, stateway_binary, stop_cleanly,
+    frames, listen, nat_rules, own_tables, ready, router_spec, send_frames, soon, start, stateway,
+    stop_cleanly,
 };
 
 /// Connections of TCP that carry data meanwhile, half of each family.
@@ -98,17 +99,6 @@ while [ ! -e \"$1\" ]; do
     nft list tables | grep -q stateway_ || without=$((without + 1))
 done
 echo looks: $looks without: $without
-";
-
-/// Asks the gateway again and again, until the file exists, and prints how often there was no answer.
-const ASKING: &str = "
-asked=0 failed=0
-echo ready
-while [ ! -e \"$1\" ]; do
-    asked=$((asked + 1))
-    \"$STATEWAY\" conntrack -C || failed=$((failed + 1))
-done >/dev/null
-echo asked: $asked failed: $failed
 ";
 
 /// A router that masquerades, and the way to start another one like it.
@@ -316,6 +306,46 @@ fn a_bridge_that_takes_over_knows_the_stations() {
     });
 }
 
+/// The bug of an interface that was down and forbade an upgrade.
+#[test]
+fn a_gateway_hands_over_while_an_interface_is_down_or_has_gone() {
+    beside_others(|| {
+        let ports = ["lan0", "wan0", "dmz0"];
+        let segment = Segment::new(ports)?;
+        let mut old = segment.stateway(bridge_spec(2)?)?;
+        let [one, _, three] = &segment.hosts;
+        let ping = |to: &str| one.program("ping").args(["-c1", "-W1", to]).run();
+        let is_up = |gateway: &Stateway| -> Result<bool> {
+            Ok(gateway.query(&["status"])?["ports"][2]["up"] == true)
+        };
+        let interfaces = ports.map(str::to_owned).to_vec();
+        let spec = StatewaySpec { interfaces, ..bridge_spec(1)? };
+        for gone in [false, true] {
+            let away = if gone { "link del dmz0" } else { "link set dmz0 down" };
+            segment.gateway.ip(&[away])?;
+            soon("the interface is away", || Ok(!is_up(&old)?))?;
+            let free = Placement::free();
+            let mut new = Stateway::spawn(&segment.gateway, &spec, &free, &["--take-over"])?;
+            let is_ready = new.wait_for_text("stateway: ready");
+            println!("old:\n{}\nnew:\n{}", old.log(), new.log());
+            is_ready?;
+            assert_eq!(old.finish()?.code, Some(0));
+            assert_eq!(ping("192.0.2.2")?.code, Some(0));
+            if gone {
+                segment.gateway.join("dmz0", three, "eth0")?;
+                three.ip(&["addr add 192.0.2.3/24 dev eth0"])?;
+            } else {
+                segment.gateway.ip(&["link set dmz0 up"])?;
+            }
+            soon("the interface is back", || is_up(&new))?;
+            soon("packets by it", || Ok(ping("192.0.2.3")?.code == Some(0)))?;
+            old = new;
+        }
+        assert_eq!(old.stop()?.code, Some(0));
+        Ok(())
+    });
+}
+
 #[test]
 fn a_gateway_that_differs_is_refused_and_says_in_what() {
     beside_others(|| {
@@ -485,66 +515,6 @@ fn both_gateways_of_a_pair_are_upgraded_and_each_has_all_of_the_other_one() {
         assert_eq!((losses.ports, losses.lost, losses.resets), (1, 0, 0), "{losses:?}");
         new_one.stop()?;
         new_two.stop()?;
-        Ok(())
-    });
-}
-
-#[test]
-fn a_gateway_starts_its_successor_when_an_operator_upgrades_it() {
-    beside_others(|| {
-        let (lab, _) = strict_router(2, "")?;
-        let traffic = Traffic::start(&lab)?;
-        let before = flows(stateway(&lab))?;
-        let (first, _) = gateway_and_children(&lab)?;
-        // A program that is none, and one that does not take over.
-        for (program, why) in [("/nowhere/stateway", "can not start"), ("/bin/false", "has ended")]
-        {
-            let refused = stateway(&lab).command(&["upgrade", "--program", program]).run()?;
-            assert_eq!(refused.code, Some(1), "{refused:?}");
-            assert!(refused.stderr.contains(why), "{refused:?}");
-        }
-        // A process that is not the one that was started: the shell does not make way for it.
-        let binary = stateway_binary()?;
-        let script = format!("#!/bin/sh\n{} \"$@\"\nexit 1\n", binary.display());
-        let wrapper = lab.gateway().write_file("wrapper.sh", script.as_bytes())?;
-        lab.gateway().program("chmod").args(["755", &wrapper]).check()?;
-        let refused = stateway(&lab).command(&["upgrade", "--program", &wrapper]).run()?;
-        assert_eq!(refused.code, Some(1), "{refused:?}");
-        assert!(stateway(&lab).log().contains("only that one may take over"));
-        for elements in [&["203.0.113.8"][..], &["203.0.113.9", "timeout", "1h"]] {
-            let add = [&["rules", "element", "add", "inet", "strict", "banned"], elements].concat();
-            stateway(&lab).command(&add).check()?;
-        }
-        // A client that asks meanwhile gets an answer.
-        let asking = lab.gateway().program("sh").args(["-c", ASKING, "sh", END]);
-        let asking = asking
-            .env("STATEWAY", &binary.to_string_lossy())
-            .env("STATEWAY_SOCKET", Stateway::SOCKET);
-        let asking = ready(asking)?;
-        for _ in 0..2 {
-            let said = stateway(&lab).query(&["upgrade"])?;
-            println!("{said}");
-            let rules = stateway(&lab).command(&["rules", "list"]).check()?;
-            for banned in ["203.0.113.8", "203.0.113.9 timeout 1h"] {
-                assert!(rules.contains(banned), "{banned}: {rules}");
-            }
-            assert!(said["connections"].as_u64() >= Some(before.len() as u64), "{said}");
-            assert!(said["frozen_ms"].as_f64() > Some(0.0), "{said}");
-            assert_eq!(flows(stateway(&lab))?, before);
-        }
-        let status = stateway(&lab).command(&["status"]).check()?;
-        println!("{status}{}", stateway(&lab).log());
-        soon("the old processes have ended", || {
-            let tables = lab.gateway().program("nft").args(["list", "tables"]).check()?;
-            Ok(own_tables(&tables).len() == 1)
-        })?;
-        traffic.finish(&lab)?;
-        let asked = asking.finish()?.stdout;
-        println!("{asked}");
-        assert!(asked.trim_end().ends_with("failed: 0"), "{asked}");
-        let (process, _) = gateway_and_children(&lab)?;
-        assert_ne!(process, first);
-        kill(process);
         Ok(())
     });
 }

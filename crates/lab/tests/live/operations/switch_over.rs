@@ -8,7 +8,7 @@ use lab::{Background, Result, Stateway};
 use crate::scenario::cluster::{
     Cluster, Losses, STRICT_NAT, Stream, connections, refused, wait_for, wait_until,
 };
-use crate::scenario::{TALKS, alone, beside_others, echo};
+use crate::scenario::{TALKS, alone, beside_others, echo, soon};
 
 /// Connections of TCP that carry data meanwhile, half of each family.
 const CONNECTIONS: usize = 20;
@@ -222,6 +222,56 @@ fn peers_compare_the_rules_that_are_in_force() {
         let [one, two] = gateways;
         one.stop()?;
         two.stop()?;
+        Ok(())
+    });
+}
+
+/// The bug of a socket on an interface that had been deleted, and of pfsync that a new process without
+/// the interface did not begin.
+#[test]
+fn state_sync_goes_on_when_its_interface_is_deleted_and_made_anew() {
+    beside_others(|| {
+        let pfsync = "protocol = \"pfsync\"\nversion = 1400\ninterface = \"sync0\"\n";
+        for is_native in [true, false] {
+            let cluster = Cluster::new()?;
+            let sync = |router| match is_native {
+                true => cluster.sync(router),
+                false => Ok(pfsync.to_owned()),
+            };
+            let start = |router| cluster.start_with(router, STRICT_NAT, &sync(router)?);
+            let [one, two] = [start(0)?, start(1)?];
+            one.command(&["ha", "active"]).check()?;
+            let addresses = ["addr add 198.51.100.1/24 dev lan0", "addr add 192.0.2.1/24 dev wan0"];
+            cluster.routers[0].ip(&addresses)?;
+            let opens = |count: &str| {
+                let ping = ["-c", count, "-i", "0.2", "-W", "1", Cluster::SERVERS[0]];
+                cluster.client.program("ping").args(ping).run().map(drop)
+            };
+            let has_copies = |gateway: &Stateway| {
+                soon("copies", || {
+                    opens("1")?;
+                    Ok(gateway.query(&["sync", "status"])?["copies"].as_u64() > Some(0))
+                })
+            };
+            has_copies(&two)?;
+            cluster.routers[0].ip(&["link del sync0"])?;
+            let config = format!("[sync]\n{}", sync(1)?);
+            let mut new_two = cluster.take_over_with(1, &config)?;
+            let is_ready = new_two.wait_for_text("stateway: ready");
+            println!("old:\n{}\nnew:\n{}", two.finish()?.stdout, new_two.log());
+            is_ready?;
+            // Each looks once a second.
+            soon("both miss it", || {
+                let misses = |gateway: &Stateway| gateway.log().contains("no interface sync0");
+                Ok(misses(&one) && misses(&new_two))
+            })?;
+            cluster.join_sync()?;
+            new_two.command(&["conntrack", "-F"]).check()?;
+            has_copies(&new_two)?;
+            for gateway in [one, new_two] {
+                println!("{}", gateway.stop()?.stdout);
+            }
+        }
         Ok(())
     });
 }

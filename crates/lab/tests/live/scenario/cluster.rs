@@ -123,11 +123,18 @@ impl Cluster {
             }
             router.sysctl(["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])?;
         }
-        routers[0].join("sync0", &routers[1], "sync0")?;
-        for (number, router) in (1..).zip(&routers) {
+        let cluster = Self { client, server, routers, _switches: switches };
+        cluster.join_sync()?;
+        Ok(cluster)
+    }
+
+    /// Makes the link for state sync.
+    pub fn join_sync(&self) -> Result<()> {
+        self.routers[0].join("sync0", &self.routers[1], "sync0")?;
+        for (number, router) in (1..).zip(&self.routers) {
             router.ip(&[&format!("addr add 203.0.113.{number}/24 dev sync0")])?;
         }
-        Ok(Self { client, server, routers, _switches: switches })
+        Ok(())
     }
 
     /// Starts one of the two gateways, on standby, with these rules and more lines for `[sync]`.
@@ -136,7 +143,7 @@ impl Cluster {
     }
 
     /// The lines of `[sync]` of one of the two gateways.
-    fn sync(&self, router: usize) -> Result<String> {
+    pub fn sync(&self, router: usize) -> Result<String> {
         let namespace = &self.routers[router];
         let key = namespace.write_file("sync.key", b"a secret of these two gateways only\n")?;
         namespace.program("chmod").args(["600", &key]).check()?;
@@ -150,8 +157,13 @@ impl Cluster {
     /// Starts a process that is to take the place of one of the two gateways, which [`Self::start`] has
     /// started, with more lines of configuration.
     pub fn take_over(&self, router: usize, more: &str) -> Result<Stateway> {
+        self.take_over_with(router, &format!("{more}[sync]\n{}", self.sync(router)?))
+    }
+
+    /// The same for one that [`Self::start_with`] has started.
+    pub fn take_over_with(&self, router: usize, more: &str) -> Result<Stateway> {
         let rules = format!("[rules]\nfile = \"{}/rules.json\"\n\n{more}", Namespace::SCRATCH);
-        let spec = Self::spec(None, &(rules + "[sync]\n" + &self.sync(router)?))?;
+        let spec = Self::spec(None, &rules)?;
         Stateway::spawn(&self.routers[router], &spec, &Placement::free(), &["--take-over"])
     }
 

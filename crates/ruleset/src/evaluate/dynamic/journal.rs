@@ -74,11 +74,18 @@ pub(in crate::evaluate) struct Telling {
 }
 
 impl Shard {
-    /// Collects changes from now on, or none. `is_exact`: also of statements that count, each time.
+    /// Collects changes from now on, or none. `is_exact`: also of statements that count, each time. As
+    /// in [`flow::replica::Journal::follow`], news of elements that the peer owns stay.
     pub fn follow(&mut self, follows: bool, is_exact: bool) {
-        let stamp = self.journal.stamp;
-        self.journal = Journal { is_followed: follows, is_exact, stamp, ..Journal::default() };
-        self.entries.iter_mut().for_each(|entry| entry.note.set(Note::LISTED, false));
+        let Self { journal, entries, .. } = self;
+        journal.ended.retain(|(is_copy, _)| *is_copy && follows);
+        journal.changed.retain(|number| {
+            let note = entries.get_mut(*number as usize).map(|entry| &mut entry.note);
+            let Some(note) = note.filter(|note| !note.has(Note::COPY)) else { return true };
+            note.set(Note::LISTED, false);
+            false
+        });
+        (journal.is_followed, journal.is_exact, journal.has_lost) = (follows, is_exact, false);
     }
 
     /// True if a peer has to hear of something.

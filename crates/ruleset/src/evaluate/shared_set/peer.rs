@@ -16,10 +16,14 @@ impl SharedSet {
     /// time.
     pub fn follow(&self, follows: bool, is_exact: bool) {
         let follows = follows && !self.counts_connections();
-        for at in 0..self.shards.len() {
-            self.shard_mut(at).follow(follows, is_exact);
-        }
         self.has_news.store(false, Ordering::Relaxed);
+        for at in 0..self.shards.len() {
+            let mut shard = self.shard_mut(at);
+            shard.follow(follows, is_exact);
+            if shard.has_news() {
+                self.note_news();
+            }
+        }
     }
 
     /// An element that counts connections lives only while it counts some, so it belongs to no peer.

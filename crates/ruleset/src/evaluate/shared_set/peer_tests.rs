@@ -173,6 +173,24 @@ fn a_ban_and_its_end_reach_the_other_node_and_do_not_come_back() {
     assert_eq!(pair.records(1, at(1)), []);
 }
 
+/// The bug of news that a transfer of all swallowed when it began: nothing else told the owner of them.
+#[test]
+fn news_that_wait_when_another_transfer_begins_reach_the_owner() {
+    let pair = Pair::new(&[]);
+    for value in 1..=3 {
+        pair.operator(0, ElementChange::Add, value, at(0));
+    }
+    pair.settle(0, at(0));
+    pair.packet(1, UpdateOp::Refresh, 1, at(50));
+    pair.operator(1, ElementChange::Delete, 2, at(50));
+    pair.packet(1, UpdateOp::Add, 4, at(50));
+    pair.nodes[1].follow(true, false);
+    assert_eq!(pair.tell(1, false, at(50)), (2, false), "not that of its own, which is read");
+    assert_eq!([1, 2, 3].map(|value| pair.has(0, value, at(70))), [true, false, false]);
+    pair.settle(0, at(70));
+    assert!(!pair.nodes[1].has_news());
+}
+
 #[test]
 fn an_element_that_is_put_off_all_the_time_is_told_every_ten_seconds_and_never_ends() {
     let pair = Pair::new(&[]);

@@ -20,9 +20,9 @@ use std::time::Duration;
 use ::sync::PreSharedKey;
 use anyhow::Context;
 use control::{ControlSocket, EVERYTHING_PASSES, RuleBook, Server};
-use engine::{AfPacket, Gateway, HostGuard, Mode, PortSetup, StartError, Status};
+use engine::{AfPacket, Gateway, Mode, PortSetup, StartError, Status};
 use flow::Shown;
-use host_guard::{Guard, GuardHandle};
+use host_guard::Guard;
 use host_settings::DEFAULT_DIRECTORY;
 use netio::afpacket::Claim;
 use netio::{PortError, PortId};
@@ -96,7 +96,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     // A secret for the hash tables of explanations, which hold values that senders choose.
     let seed = RandomState::new().hash_one(0_u8);
     let (mut config, rules) =
-        Configuration::load_to_run(&args.config, &engine::system_cpus(), seed)?;
+        Configuration::load_to_run(&args.config, &engine::system_cpus(), seed, args.take_over)?;
     let memory = netio::usable_memory().context("the available memory is unknown")?;
     if let Some(line) = connection_limit::fit(&mut config.settings, config.is_limit_given, memory) {
         tracing::warn!("{line}");
@@ -142,9 +142,9 @@ impl Begun {
         let take_signals = || Signals::new().context("can not wait for signals");
         let mut signals = (!takes_over).then(take_signals).transpose()?;
         let mut giver = takes_over.then(|| Giver::ask(&path)).transpose()?;
-        let rules = match (&mut giver, rules) {
+        let mut rules = match (&mut giver, rules) {
             (Some(giver), Some(rules)) => {
-                let kept = giver.keep_elements(&path, rules);
+                let kept = giver.keep_elements(rules);
                 Some(kept.inspect_err(|error| giver.refuse(error))?)
             }
             (_, rules) => rules,
@@ -162,7 +162,8 @@ impl Begun {
             signals = Some(take_signals()?);
             Ok(())
         };
-        let taken = giver.map(|giver| giver.take(&gateway, &config, prepare)).transpose()?;
+        let taken = giver.map(|giver| giver.take(&gateway, &config, &mut rules, prepare));
+        let taken = taken.transpose()?;
         let signals = signals.context("nobody waits for signals")?;
         // No other process receives packets from here on.
         socket.own();
@@ -179,10 +180,10 @@ impl Begun {
         rules: Option<&RuleBook>,
         path: &Path,
         args: &Args,
-        giver: Option<&mut Giver>,
+        mut giver: Option<&mut Giver>,
     ) -> anyhow::Result<Prepared> {
         // These come first: a second gateway must not touch the interfaces.
-        let (socket, claims) = match giver {
+        let (socket, claims) = match &mut giver {
             Some(giver) => {
                 giver.fit(config, rules, args.other_rules)?;
                 (giver.control_socket(path)?, giver.claims(config)?)
@@ -191,10 +192,14 @@ impl Begun {
         };
         let guard = Guard::new(config.interfaces.iter().map(guarded).collect())?;
         let key = config.sync_key()?;
-        let opening =
-            if args.take_over { AfPacket::awaiting_queues } else { std::convert::identity };
-        let (claims, handle) = ((claims, opening), guard.handle());
-        let gateway = Arc::new(start(config, claims, handle, rules, key.as_ref())?);
+        let mut engine = config.engine(key.as_ref())?;
+        engine.awaits_queues = args.take_over;
+        engine.host_guard = Some(Arc::new(guard.handle()));
+        engine.rules = rules.map(|book| Arc::new(book.ruleset().clone()));
+        let gateway = Arc::new(start(config, engine, claims)?);
+        if let Some(giver) = giver {
+            giver.carry_settings(&gateway)?;
+        }
         Ok(Prepared { socket, guard, key, gateway })
     }
 
@@ -344,10 +349,8 @@ fn guarded(interface: &Interface) -> host_guard::Interface {
 
 fn start(
     config: &Configuration,
-    (claims, opening): (Vec<Claim>, fn(AfPacket) -> AfPacket),
-    guard: GuardHandle,
-    rules: Option<&RuleBook>,
-    key: Option<&PreSharedKey>,
+    engine: engine::Config,
+    claims: Vec<Claim>,
 ) -> anyhow::Result<Gateway> {
     let ports = config.interfaces.iter().zip(claims).zip(0..);
     let ports = ports.map(|((interface, claim), port)| PortSetup {
@@ -359,15 +362,10 @@ fn start(
         policy: interface.policy,
         ..PortSetup::new(
             interface.own_name(),
-            opening(
-                AfPacket::new(interface.name.clone(), claim, PortId(port), config.mode)
-                    .with_lanes(interface.lanes.clone()),
-            ),
+            AfPacket::new(interface.name.clone(), claim, PortId(port), config.mode)
+                .with_lanes(interface.lanes.clone()),
         )
     });
-    let host_guard: Option<Arc<dyn HostGuard>> = Some(Arc::new(guard));
-    let rules = rules.map(|book| Arc::new(book.ruleset().clone()));
-    let engine = engine::Config { host_guard, rules, ..config.engine(key)? };
     Gateway::start(engine, ports.collect()).map_err(|error| match error {
         StartError::Port(error) => at_its_line(config, error),
         other => other.into(),

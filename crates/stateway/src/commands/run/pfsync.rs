@@ -14,7 +14,7 @@ use sync::pfsync::{
     Arrival, Carrier, Config, CreatorId, DEFER_TIME, PROTOCOL, TTL, TYPE_OF_SERVICE,
 };
 
-use super::sync::{LONGEST_PAUSE, PACE, SOCKET_BYTES, Shared, lock, now, random};
+use super::sync::{LONGEST_PAUSE, Line, PACE, SOCKET_BYTES, Shared, lock, now, random};
 use crate::config::PfsyncConfig;
 
 /// Longest time for which a message waits for others to share its packet. pf waits for a second, in
@@ -34,11 +34,20 @@ pub struct SyncSocket {
     socket: Socket,
     to: SockAddr,
     peer: IpAddr,
+    /// Bytes of a packet behind the IP header, at most.
+    packet_bytes: usize,
     received: Box<[u8]>,
 }
 
 impl SyncSocket {
-    fn open(config: &PfsyncConfig, link: &LinkState) -> io::Result<Self> {
+    fn open(config: &PfsyncConfig, link: &LinkState) -> anyhow::Result<Self> {
+        let PfsyncConfig { interface, peer, .. } = config;
+        Self::bound(config, link).map_err(|error| {
+            anyhow::anyhow!("[sync]: no pfsync socket to {peer} on {interface}: {error}")
+        })
+    }
+
+    fn bound(config: &PfsyncConfig, link: &LinkState) -> io::Result<Self> {
         let (domain, to) = match config.peer {
             IpAddr::V4(_) => (Domain::IPV4, SocketAddr::new(config.peer, 0)),
             IpAddr::V6(peer) => (Domain::IPV6, SocketAddrV6::new(peer, 0, 0, link.index).into()),
@@ -72,8 +81,19 @@ impl SyncSocket {
                 }
             }
         }
+        let header_bytes = match config.peer {
+            IpAddr::V4(_) => {
+                Carrier::V4 { source: Ipv4Addr::UNSPECIFIED, destination: Ipv4Addr::UNSPECIFIED }
+            }
+            IpAddr::V6(_) => {
+                Carrier::V6 { source: Ipv6Addr::UNSPECIFIED, destination: Ipv6Addr::UNSPECIFIED }
+            }
+        }
+        .header_bytes();
+        let longest = (link.mtu as usize).min(RECEIVED_BYTES - 1);
+        let packet_bytes = longest.saturating_sub(header_bytes);
         let received = vec![0; RECEIVED_BYTES].into();
-        Ok(Self { socket, to: to.into(), peer: config.peer, received })
+        Ok(Self { socket, to: to.into(), peer: config.peer, packet_bytes, received })
     }
 
     /// Sends what follows the IP header.
@@ -125,58 +145,54 @@ impl SyncSocket {
 }
 
 /// The socket, and the end of pfsync that it carries packets for. `most` is the number of connections
-/// that the gateway may have.
+/// that the gateway may have. `is_patient`: the interface may come later.
 pub fn open(
     config: &PfsyncConfig,
     most: u64,
     gateway: &Gateway,
-) -> anyhow::Result<(SyncSocket, StateSync)> {
-    let PfsyncConfig { interface, peer, .. } = config;
-    let link = netio::link_named(interface)
-        .with_context(|| format!("[sync]: can not look at {interface}"))?
-        .with_context(|| format!("[sync]: there is no interface {interface}; create it first"))?;
-    let socket = SyncSocket::open(config, &link).map_err(|error| {
-        anyhow::anyhow!("[sync]: no pfsync socket to {peer} on {interface}: {error}")
-    })?;
-    let header_bytes = match peer {
-        IpAddr::V4(_) => {
-            Carrier::V4 { source: Ipv4Addr::UNSPECIFIED, destination: Ipv4Addr::UNSPECIFIED }
-        }
-        IpAddr::V6(_) => {
-            Carrier::V6 { source: Ipv6Addr::UNSPECIFIED, destination: Ipv6Addr::UNSPECIFIED }
-        }
-    }
-    .header_bytes();
+    is_patient: bool,
+) -> anyhow::Result<(Line<SyncSocket>, StateSync)> {
+    let (of_line, peer) = (config.clone(), config.peer);
+    let connect = Box::new(move |link: &LinkState| SyncSocket::open(&of_line, link));
+    let line = Line::open(&config.interface, is_patient, connect)?;
     let [a, b, c, d, id @ ..] = random::<12>()?;
     // It is never 0, which names nobody.
     let drawn = CreatorId::new(u32::from_be_bytes([a, b, c, d]) | 1);
     let creator = config.hostid.or(drawn).context("no number for this gateway")?;
     let states = (STATES_OF_CONNECTION.saturating_mul(most)).max(STATES_MIN);
+    let any = Config::new(config.version, creator);
     let speaker = Config {
-        peer: Some(*peer).filter(|peer| !peer.is_multicast()),
-        packet_bytes: (link.mtu as usize).min(RECEIVED_BYTES - 1).saturating_sub(header_bytes),
+        peer: Some(peer).filter(|peer| !peer.is_multicast()),
+        packet_bytes: line.current().map_or(any.packet_bytes, |socket| socket.packet_bytes),
         max_updates: config.maxupd,
         defers: config.defer,
         states_max: usize::try_from(states).unwrap_or(usize::MAX),
         flush_time: FLUSH_TIME,
-        ..Config::new(config.version, creator)
+        ..any
     };
     gateway.set_defers(config.defer.then_some(DEFER_TIME));
     let first_id = u64::from_be_bytes(id);
     let pfsync = Pfsync::new(gateway, speaker, first_id, config.role, now())?;
-    Ok((socket, StateSync::Pfsync(Box::new(pfsync))))
+    Ok((line, StateSync::Pfsync(Box::new(pfsync))))
 }
 
 /// Carries packets until it is to stop.
-pub fn carry(gateway: &Gateway, shared: &Shared, mut socket: SyncSocket, stop: &AtomicBool) {
+pub fn carry(gateway: &Gateway, shared: &Shared, mut line: Line<SyncSocket>, stop: &AtomicBool) {
     let mut waiter = Waiter::new();
     let mut has_failed = false;
     while !stop.load(Ordering::Relaxed) {
         let pause = {
             let mut shared = lock(shared);
             let StateSync::Pfsync(pfsync) = &mut *shared else { return };
-            let has_more = socket.receive(pfsync);
-            match pfsync.turn(gateway, now(), |packet| socket.send(packet)) {
+            let is_renewed = line.is_renewed();
+            let mut socket = line.socket();
+            if let Some(socket) = socket.as_ref().filter(|_| is_renewed) {
+                pfsync.begin_on_link(now(), socket.packet_bytes);
+            }
+            let has_more = socket.as_mut().is_some_and(|socket| socket.receive(pfsync));
+            // All that is to be told waits for a socket, as for room.
+            let send = |packet: &[u8]| socket.as_ref().map_or(Carried::Later, |it| it.send(packet));
+            match pfsync.turn(gateway, now(), send) {
                 Ok(true) => Duration::ZERO,
                 Ok(false) if has_more => Duration::ZERO,
                 Ok(false) => PACE,
@@ -189,7 +205,8 @@ pub fn carry(gateway: &Gateway, shared: &Shared, mut socket: SyncSocket, stop: &
                 }
             }
         };
-        if !pause.is_zero() && waiter.wait([socket.socket.as_fd()], Some(pause)).is_err() {
+        let handles = line.current().map(|socket| socket.socket.as_fd());
+        if !pause.is_zero() && waiter.wait(handles, Some(pause)).is_err() {
             std::thread::sleep(pause);
         }
     }

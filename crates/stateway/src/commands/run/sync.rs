@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context;
 use engine::{Gateway, Peer, Role, StateSync, rules_likeness};
 use flow::{HashKey, Timestamp};
-use netio::{DatagramSocket, Waiter, clock, enlarge_receive_buffer};
+use netio::{DatagramSocket, LinkState, Waiter, clock, enlarge_receive_buffer};
 use socket2::{Domain, Protocol, Socket, Type};
 use sync::{Config, Faults, Likeness, PreSharedKey, SecretRole, Seed, Session, Settings};
 
@@ -28,8 +28,8 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes that the kernel may keep for the socket in each direction: what comes during a
 /// bulk transfer while the thread applies records.
 pub(super) const SOCKET_BYTES: u32 = 4 << 20;
-/// The pause between two attempts to open the socket.
-const OPEN_AGAIN: Duration = Duration::from_secs(1);
+/// The pause between two looks at the sync link.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How often the thread takes datagrams between two turns. Each time up to 64 may come.
 const VISITS_A_TURN: usize = 16;
 
@@ -114,7 +114,9 @@ fn open(
     match sync {
         SyncConfig::Native(sync) => {
             let key = key.context("[sync]: there is no key")?;
-            let line = Line::open(sync, former.is_some())?;
+            let of_line = sync.clone();
+            let connect = Box::new(move |_: &LinkState| connect(&of_line));
+            let line = Line::open(&sync.interface, former.is_some(), connect)?;
             let names = name_key(&key);
             let session = session(config, sync, key, rules)?;
             gateway.set_defers(sync.defer);
@@ -128,12 +130,12 @@ fn open(
         }
         SyncConfig::Pfsync(sync) => {
             let most = config.settings.conntrack.max_entries;
-            let (socket, mut state) = pfsync::open(sync, most, gateway)?;
+            let (line, mut state) = pfsync::open(sync, most, gateway, former.is_some())?;
             if let Some(Former { role, .. }) = former {
                 state.set_role(&**gateway, role)?;
             }
             let carry = move |shared: &Shared, stop: &AtomicBool| {
-                pfsync::carry(&of_thread, shared, socket, stop);
+                pfsync::carry(&of_thread, shared, line, stop);
             };
             Ok((state, Box::new(carry)))
         }
@@ -230,47 +232,93 @@ pub(super) fn lock(shared: &Mutex<StateSync>) -> MutexGuard<'_, StateSync> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The socket to the peer, or the search for one while the system has none.
-struct Line {
-    config: NativeConfig,
-    socket: Option<DatagramSocket>,
-    next_try: Timestamp,
+/// Opens a socket on a link.
+type Connect<S> = Box<dyn Fn(&LinkState) -> anyhow::Result<S> + Send>;
+
+/// The socket on the sync link, or the search for one while the system has none.
+pub(super) struct Line<S> {
+    interface: String,
+    connect: Connect<S>,
+    /// The socket, with the number of the interface that it is bound to.
+    open: Option<(u32, S)>,
+    next_look: Timestamp,
 }
 
-impl Line {
+impl<S> Line<S> {
     /// Opens the socket. `is_patient` says that a gateway goes on which had one: if there is none now,
     /// because the interface is down or has gone, it is tried again.
-    fn open(config: &NativeConfig, is_patient: bool) -> anyhow::Result<Self> {
-        let socket = match connect(config) {
+    pub fn open(interface: &str, is_patient: bool, connect: Connect<S>) -> anyhow::Result<Self> {
+        let (interface, next_look) = (interface.to_owned(), now().after(LOOK_AGAIN));
+        let mut line = Self { interface, connect, open: None, next_look };
+        match line.follow_link() {
             Err(error) if is_patient => {
                 tracing::error!("state sync goes on when this has changed: {error:#}");
-                None
             }
-            opened => Some(opened?),
-        };
-        Ok(Self { config: config.clone(), socket, next_try: now() })
+            opened => _ = opened?,
+        }
+        Ok(line)
+    }
+
+    /// Opens a socket if there is none on the interface that has this name now. True if it has.
+    fn follow_link(&mut self) -> anyhow::Result<bool> {
+        let interface = &self.interface;
+        let link = netio::link_named(interface)
+            .with_context(|| format!("[sync]: can not look at {interface}"))?
+            .with_context(|| {
+                format!("[sync]: there is no interface {interface}; create it first")
+            })?;
+        if self.open.as_ref().is_some_and(|(index, _)| *index == link.index) {
+            return Ok(false);
+        }
+        self.open = None;
+        self.open = Some((link.index, (self.connect)(&link)?));
+        Ok(true)
+    }
+
+    /// Looks once in a while whether the interface is still that of the socket. True if there is another
+    /// socket since.
+    pub fn is_renewed(&mut self) -> bool {
+        if now() < self.next_look {
+            return false;
+        }
+        self.next_look = now().after(LOOK_AGAIN);
+        let had_one = self.open.is_some();
+        match self.follow_link() {
+            Ok(false) => false,
+            Ok(true) => {
+                tracing::info!("state sync has a socket on {}", self.interface);
+                true
+            }
+            Err(error) => {
+                self.open = None;
+                if had_one {
+                    tracing::error!("state sync goes on when this has changed: {error:#}");
+                }
+                false
+            }
+        }
     }
 
     /// The socket, if there is one now.
-    fn socket(&mut self) -> Option<&mut DatagramSocket> {
-        if self.socket.is_none() && now() >= self.next_try {
-            self.next_try = now().after(OPEN_AGAIN);
-            self.socket = connect(&self.config).ok();
-            if self.socket.is_some() {
-                tracing::info!("state sync has a socket on {}", self.config.interface);
-            }
-        }
-        self.socket.as_mut()
+    pub fn socket(&mut self) -> Option<&mut S> {
+        self.open.as_mut().map(|(_, socket)| socket)
+    }
+
+    /// The same, to look at.
+    pub fn current(&self) -> Option<&S> {
+        self.open.as_ref().map(|(_, socket)| socket)
     }
 }
 
-fn carry(gateway: &Gateway, shared: &Shared, mut line: Line, stop: &AtomicBool) {
+fn carry(gateway: &Gateway, shared: &Shared, mut line: Line<DatagramSocket>, stop: &AtomicBool) {
     let mut waiter = Waiter::new();
     let mut has_failed = false;
     while !stop.load(Ordering::Relaxed) {
         let pause = {
             let mut shared = lock(shared);
             let StateSync::Native(peer) = &mut *shared else { return };
+            // The session sends again all that was lost meanwhile.
+            line.is_renewed();
             let mut socket = line.socket();
             // The session counts datagrams that it refuses.
             let take = |datagram: &[u8]| _ = peer.handle(now(), datagram);
@@ -298,7 +346,7 @@ fn carry(gateway: &Gateway, shared: &Shared, mut line: Line, stop: &AtomicBool) 
                 }
             }
         };
-        let handles = line.socket.iter().map(AsFd::as_fd);
+        let handles = line.current().map(AsFd::as_fd);
         if !pause.is_zero() && waiter.wait(handles, Some(pause)).is_err() {
             std::thread::sleep(pause);
         }

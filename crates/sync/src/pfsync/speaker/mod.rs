@@ -240,6 +240,11 @@ impl Speaker {
         speaker
     }
 
+    /// Writes packets of up to so many bytes from now on.
+    pub fn set_packet_bytes(&mut self, packet_bytes: usize) {
+        self.config.packet_bytes = packet_bytes.max(PACKET_BYTES_MIN);
+    }
+
     /// Asks the peers for all their states.
     pub fn request_bulk(&mut self, now: Timestamp) {
         self.advance_bulk_in(now, BulkInInput::Want);

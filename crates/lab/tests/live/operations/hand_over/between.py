@@ -1,5 +1,5 @@
-import os, select, signal, socket, struct, sys, threading, time
-real, own, kind, what = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+import os, select, signal, socket, struct, subprocess, sys, threading, time
+real, own, kind, what, *asks = sys.argv[1:3] + [int(sys.argv[3])] + sys.argv[4:]
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(own)
 listener.listen()
@@ -32,6 +32,7 @@ def act(to):
     global what
     print('acts', flush=True)
     if what == 'garbage': to.sendall(struct.pack('>IBB', 7, 0, 200) + b'12345')
+    elif what == 'ask': subprocess.run(asks, check=True)
     elif what == 'cut': to.sendall(struct.pack('>IBB', 100, 0, 5) + b'1')
     else: os.kill(processes[what], signal.SIGKILL)
     if what in ('cut', 'old'): to.shutdown(socket.SHUT_RDWR)

@@ -3,7 +3,7 @@
 use lab::{Background, Family, Lab, Namespace, Placement, Result, Stateway, StatewaySpec};
 
 use super::{Traffic, flows, hand_over, strict_router};
-use crate::scenario::{beside_others, ready, stateway, stop_cleanly};
+use crate::scenario::{beside_others, ready, stateway, stateway_binary, stop_cleanly};
 
 /// Stands between the two processes: listens on a socket of its own, passes all messages and
 /// descriptors on, and does something when one of them sends a message of a kind for the first time,
@@ -15,6 +15,7 @@ const OFFER: u8 = 1;
 const CONTROL: u8 = 3;
 const BEGIN: u8 = 4;
 const RECORDS: u8 = 5;
+const MARK: u8 = 6;
 const REACHED: u8 = 7;
 const FROZEN: u8 = 8;
 const QUEUE: u8 = 9;
@@ -30,10 +31,20 @@ fn disturbed(
     kind: u8,
     what: &str,
 ) -> Result<(Stateway, Background)> {
-    let own = format!("{}/between-{kind}-{what}.sock", Namespace::SCRATCH);
+    between(lab, spec, kind, &[what])
+}
+
+/// The same, with what the process in the middle does and a command for it to run.
+fn between(
+    lab: &Lab,
+    spec: &StatewaySpec,
+    kind: u8,
+    what: &[&str],
+) -> Result<(Stateway, Background)> {
+    let own = format!("{}/between-{kind}-{}.sock", Namespace::SCRATCH, what[0]);
     let between = lab.gateway().program("python3");
     let kind = kind.to_string();
-    let between = ready(between.args(["-c", BETWEEN, Stateway::SOCKET, &own, &kind, what]))?;
+    let between = ready(between.args(["-c", BETWEEN, Stateway::SOCKET, &own, &kind]).args(what))?;
     let args = ["--take-over", "--socket", &own];
     Ok((Stateway::spawn(lab.gateway(), spec, &Placement::free(), &args)?, between))
 }
@@ -97,6 +108,40 @@ fn the_new_process_ends_or_goes_on_alone_if_the_running_gateway_dies() {
                 assert_eq!(new.code, Some(1), "{}", new.stdout);
                 assert!(new.stdout.contains("the other process has ended"), "{}", new.stdout);
             }
+        }
+        Ok(())
+    });
+}
+
+/// The bug of elements that an operator added after the new process had asked for them, and of tunables.
+#[test]
+fn changes_of_an_operator_meanwhile_are_not_lost() {
+    beside_others(|| {
+        let binary = stateway_binary()?;
+        for kind in [BEGIN, MARK] {
+            let (mut lab, spec) = strict_router(2, "")?;
+            let script = format!(
+                "set -e; export STATEWAY_SOCKET={socket}; add='rules element add inet strict banned'
+                 '{0}' $add 203.0.113.8; '{0}' $add 203.0.113.9 timeout 1h
+                 '{0}' tunable set nf_conntrack_udp_timeout 77",
+                binary.display(),
+                socket = Stateway::SOCKET,
+            );
+            let asks = ["ask", "sh", "-c", &script];
+            let (mut new, _between) = between(&lab, &spec, kind, &asks)?;
+            let old = lab.take_stateway().expect("it runs");
+            let is_ready = new.wait_for_text("stateway: ready");
+            println!("old:\n{}\nnew:\n{}", old.log(), new.log());
+            is_ready?;
+            assert_eq!(old.finish()?.code, Some(0));
+            lab.put_stateway(new);
+            let rules = stateway(&lab).command(&["rules", "list"]).check()?;
+            for banned in ["203.0.113.8", "203.0.113.9 timeout 1h"] {
+                assert!(rules.contains(banned), "{banned}: {rules}");
+            }
+            let get = ["tunable", "get", "nf_conntrack_udp_timeout"];
+            assert_eq!(stateway(&lab).command(&get).check()?.trim_end(), "77");
+            stop_cleanly(&mut lab)?;
         }
         Ok(())
     });

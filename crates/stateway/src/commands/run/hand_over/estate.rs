@@ -96,6 +96,7 @@ impl Started {
             connections: given.connections,
             copied_s: given.copied.as_secs_f64(),
             frozen_ms: given.frozen.as_secs_f64() * 1e3,
+            not_carried: given.not_carried.clone(),
         };
         // The client may have gone.
         let _ = self.answer.send(Ok(done));

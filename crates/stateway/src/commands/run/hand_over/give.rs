@@ -9,14 +9,16 @@ use control::Gate;
 use engine::{FreezeError, Gateway, Mode, Outflow, OutflowError, Role};
 use netio::Service;
 use sync::hand_over::{
-    Giving, Heard, Interface, Lost, Message, Offer, OfferedRole, Position, is_version_known,
+    Giving, Heard, Interface, Lost, MISSING, Message, Offer, OfferedRole, Position,
+    is_version_known,
 };
 
 use super::super::sync::{Former, now};
 use super::channel::{Channel, ChannelError, NEVER};
 
-/// The longest wait for a new process that starts, which may have to load a long ruleset.
-const TO_START: Duration = Duration::from_secs(60);
+/// The longest wait for a new process that starts, which may have to load a long ruleset, and ask for the
+/// elements of large sets.
+const TO_START: Duration = Duration::from_secs(180);
 /// The longest wait for one that applies records.
 const TO_APPLY: Duration = Duration::from_secs(30);
 /// The longest time in which nothing is forwarded, if the new process does not answer, and the longest
@@ -34,7 +36,7 @@ const LEFT_TO_FREEZE: usize = 256;
 const ROUNDS: u32 = 10;
 
 /// The result of a hand-over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
     /// Connections that the new process has.
     pub connections: u64,
@@ -42,6 +44,8 @@ pub struct Given {
     pub copied: Duration,
     /// Time in which nothing was forwarded.
     pub frozen: Duration,
+    /// Settings and elements that the new process does not have, each with the reason.
+    pub not_carried: Vec<String>,
 }
 
 /// Why this process goes on as before.
@@ -139,21 +143,25 @@ impl Taker<'_> {
         {
             return Err(GiveError::Version { release, oldest, newest });
         }
+        // It asks for rules and settings after the offer.
+        let standing = gift.gateway.standing();
         self.offer(gift)?;
         self.hear(TO_START)?;
         pause_sync();
         let begin = Instant::now();
-        let outflow = outflow.insert(Outflow::begin(gift.gateway)?);
+        let outflow = outflow.insert(Outflow::begin(gift.gateway, &standing)?);
         self.copy(outflow)?;
         // Requests that change something end before, and others wait for the outcome. Packets change
         // much until then.
         let closed = gift.gate.close();
+        if standing.has_changed(gift.gateway) {
+            self.channel.send(&Message::Changed(gift.gateway.rules_fingerprint()), &[])?;
+        }
         self.catch_up(outflow)?;
-        let (connections, frozen) = self.freeze(outflow)?;
-        let copied = begin.elapsed().saturating_sub(frozen);
+        let given = self.freeze(outflow, begin)?;
         outflow.leave();
         closed.leave();
-        Ok(Given { connections, copied, frozen })
+        Ok(given)
     }
 
     /// Waits for a message.
@@ -190,9 +198,9 @@ impl Taker<'_> {
 
     fn offer(&mut self, gift: &Gift<'_>) -> Result<(), GiveError> {
         let gateway = gift.gateway;
-        let interfaces = gateway.handed_interfaces()?.into_iter().map(|it| Interface {
+        let interfaces = gateway.handed_interfaces().into_iter().map(|it| Interface {
             name: it.name,
-            index: it.link.0,
+            index: it.link.map_or(MISSING, |link| link.0),
             queues: it.queues as u16,
         });
         let secret = gateway.secret();
@@ -274,9 +282,8 @@ impl Taker<'_> {
         Ok(())
     }
 
-    /// Stops receiving, sends what is left, and lets the new process receive. Returns the number of its
-    /// connections, and the time in which nothing was forwarded.
-    fn freeze(&mut self, outflow: &mut Outflow<'_>) -> Result<(u64, Duration), GiveError> {
+    /// Stops receiving, sends what is left, and lets the new process receive.
+    fn freeze(&mut self, outflow: &mut Outflow<'_>, begin: Instant) -> Result<Given, GiveError> {
         self.channel.set_write_patience(FREEZE_LONGEST)?;
         let (since, queues) = outflow.freeze()?;
         let left = || FREEZE_LONGEST.saturating_sub(now().since(since));
@@ -284,7 +291,9 @@ impl Taker<'_> {
         while outflow.rest(&mut records)? {
             self.send_records(&mut records, BATCH_BYTES)?;
         }
-        outflow.rules(&mut records)?;
+        while outflow.rules(&mut records)? {
+            self.send_records(&mut records, BATCH_BYTES)?;
+        }
         self.send_records(&mut records, 1)?;
         self.reach_mark(left())?;
         let passed = now().since(since).as_nanos() as u64;
@@ -299,14 +308,20 @@ impl Taker<'_> {
             self.channel.send(&Message::Queue(queue.port.0, position), &[queue.socket.as_fd()])?;
         }
         self.state = Giving::Frozen;
-        let connections = match self.hear(left())? {
-            Message::Ready(connections) => connections,
-            other => return Err(GiveError::Unexpected(other.name())),
+        let mut not_carried = Vec::new();
+        let connections = loop {
+            match self.hear(left())? {
+                Message::NotCarried(what) => not_carried.push(what),
+                Message::Ready(connections) => break connections,
+                other => return Err(GiveError::Unexpected(other.name())),
+            }
         };
         outflow.let_read();
         self.channel.send(&Message::Go, &[])?;
         self.let_run()?;
-        Ok((connections, now().since(since)))
+        let frozen = now().since(since);
+        let copied = begin.elapsed().saturating_sub(frozen);
+        Ok(Given { connections, copied, frozen, not_carried })
     }
 
     /// The new process may receive packets, unless it is lost or says that it does not.

@@ -3,37 +3,51 @@
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use control::schema::{KeptElements, NotKept};
-use control::{Client, ClientError, ControlSocket, HAND_OVER_PATH, HAND_OVER_PROTOCOL, RuleBook};
+use control::schema::{ChangedSettings, KeptElements, NotKept};
+use control::{
+    Client, ClientError, ControlSocket, HAND_OVER_PATH, HAND_OVER_PROTOCOL, RuleBook,
+    carry_settings,
+};
 use engine::{Gateway, Intake, Role};
 use netio::afpacket::{AfPacketRx, Claim};
-use netio::{LinkState, PortId, QueuePosition, RingPosition, RxQueue, Service};
-use sync::hand_over::{Heard, Lost, Message, Offer, Position, Taking, VERSION};
+use netio::{PortId, QueuePosition, RingPosition, RxQueue, Service};
+use sync::hand_over::{
+    Heard, Interface as Offered, Lost, MISSING, Message, Offer, Position, Taking, VERSION,
+};
 
 use super::super::sync::Former;
 use super::channel::{Channel, ChannelError, NEVER};
 use super::give::name_of;
-use crate::config::{Configuration, Problems, hash_key};
+use crate::config::{Configuration, Interface, Problems, hash_key};
 use crate::errors::UsageError;
 
 /// The longest wait for a message of the process that runs. Nothing else ends it: a process that is ended
 /// by a signal before it has taken over has changed nothing.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest wait for the elements of its sets, of which it may have some millions.
+const TO_KEEP: Duration = Duration::from_secs(120);
 /// The longest head of its answer, bytes.
 const HEAD_MAX: usize = 16 << 10;
 
 /// The process that runs, which has made its offer.
 pub struct Giver {
+    /// Its control socket.
+    path: PathBuf,
     session: Session,
     offer: Box<Offer>,
     claims: Vec<OwnedFd>,
     /// Its rules are not those of this process.
     has_other_rules: bool,
     control: Option<[OwnedFd; 2]>,
+    /// The rules of the file, if they have sets that packets do not change.
+    rules_of_file: Option<RuleBook>,
+    /// Elements that this process does not have, and settings, with the reasons.
+    not_kept: Vec<String>,
+    not_carried: Vec<String>,
 }
 
 /// The messages of the process that runs.
@@ -42,21 +56,29 @@ struct Session {
     state: Taking,
 }
 
+/// Why the next message of the process that runs is not there.
+#[derive(Debug, thiserror::Error)]
+enum HearError {
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    #[error("the running gateway sends {0:?}, which does not belong there")]
+    Unexpected(&'static str),
+    #[error("the running gateway does not hand over: {0}")]
+    Stopped(String),
+}
+
 impl Session {
     /// Waits for a message.
-    fn hear(&mut self) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
+    fn hear(&mut self) -> Result<(Message, Vec<OwnedFd>), HearError> {
         let (message, descriptors) = self.channel.receive(PATIENCE, &NEVER)?;
-        match self.state.hear(&message) {
-            Heard::Next(next) => self.state = next,
-            Heard::Done | Heard::Unexpected => {
-                bail!("the running gateway sends {:?}, which does not belong there", message.name())
+        match (self.state.hear(&message), message) {
+            (Heard::Next(next), message) => {
+                self.state = next;
+                Ok((message, descriptors))
             }
-            Heard::Stopped => match message {
-                Message::Stop(why) => bail!("the running gateway does not hand over: {why}"),
-                _ => bail!("the running gateway does not hand over"),
-            },
+            (Heard::Stopped, Message::Stop(why)) => Err(HearError::Stopped(why)),
+            (_, message) => Err(HearError::Unexpected(message.name())),
         }
-        Ok((message, descriptors))
     }
 }
 
@@ -96,9 +118,17 @@ impl Giver {
                 (Message::Claim(_), claim) => claims.extend(claim),
                 (_, control) => {
                     let offer = offer.context("there was no offer")?;
-                    let control = control.try_into().ok();
-                    let has_other_rules = false;
-                    return Ok(Self { session, offer, claims, has_other_rules, control });
+                    return Ok(Self {
+                        path: path.to_owned(),
+                        session,
+                        offer,
+                        claims,
+                        has_other_rules: false,
+                        control: control.try_into().ok(),
+                        rules_of_file: None,
+                        not_kept: Vec::new(),
+                        not_carried: Vec::new(),
+                    });
                 }
             }
         }
@@ -109,26 +139,72 @@ impl Giver {
     ///
     /// # Errors
     /// The running gateway does not answer.
-    pub fn keep_elements(&self, path: &Path, rules: RuleBook) -> anyhow::Result<RuleBook> {
+    pub fn keep_elements(&mut self, rules: RuleBook) -> anyhow::Result<RuleBook> {
         let sets = rules.ruleset().sets();
         if !sets.iter().any(|set| set.name.is_some() && !set.dynamic) {
             return Ok(rules);
         }
-        let kept: KeptElements = match Client::new(path)?.put_bytes("/v1/rules/kept", rules.text())
-        {
+        let client = Client::new(&self.path)?.with_patience(TO_KEEP);
+        let kept: KeptElements = match client.put_bytes("/v1/rules/kept", rules.text()) {
             Ok(kept) => kept,
             // It may be of a release that does not know the request.
             Err(ClientError::Refused(refusal) | ClientError::BadRequest(refusal)) => {
-                tracing::warn!("elements that sets have got since are not kept: {}", refusal.what);
+                let what = refusal.what;
+                self.not_kept = vec![format!("elements that sets have got do not go on: {what}")];
                 return Ok(rules);
             }
             Err(error) => return Err(error.into()),
         };
-        for NotKept { family, table, set, elements, why } in kept.not_kept {
-            tracing::warn!("{elements} elements of {family} {table} set {set} are not kept: {why}");
+        let not_kept = kept.not_kept.into_iter();
+        let shown = |NotKept { family, table, set, elements, why }| {
+            format!("{elements} elements of {family} {table} set {set} do not go on: {why}")
+        };
+        self.not_kept = not_kept.map(shown).collect();
+        let with_kept = rules.with_elements_of(&kept.ruleset);
+        self.rules_of_file = Some(rules);
+        with_kept.map_err(|error| anyhow!("with the elements of the running gateway: {error}"))
+    }
+
+    /// Has this gateway go on with settings that were changed while the other one ran.
+    ///
+    /// # Errors
+    /// The running gateway does not answer.
+    pub fn carry_settings(&mut self, gateway: &Gateway) -> anyhow::Result<()> {
+        let changed: Result<ChangedSettings, _> =
+            Client::new(&self.path)?.get("/v1/settings/changed");
+        self.not_carried = match changed {
+            Ok(changed) => carry_settings(gateway, &changed),
+            // It may be of a release that does not know the request.
+            Err(ClientError::Refused(refusal) | ClientError::BadRequest(refusal)) => {
+                let what = refusal.what;
+                vec![format!(
+                    "settings that were changed while the gateway ran do not go on: {what}"
+                )]
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(())
+    }
+
+    /// Follows changes that the running gateway has taken since its offer. Its rules have this
+    /// fingerprint now.
+    fn follow_changes(
+        &mut self,
+        gateway: &Gateway,
+        rules: &mut Option<RuleBook>,
+        fingerprint: Option<u128>,
+    ) -> anyhow::Result<()> {
+        self.carry_settings(gateway)?;
+        if let Some(of_file) = self.rules_of_file.take() {
+            let with_kept = self.keep_elements(of_file)?;
+            gateway.go_on_with_elements(with_kept.ruleset().clone())?;
+            *rules = Some(with_kept);
         }
-        let rules = rules.with_elements_of(&kept.ruleset);
-        rules.map_err(|error| anyhow!("with the elements of the running gateway: {error}"))
+        let own = rules.as_ref().map(|book| book.ruleset().fingerprint());
+        if own != fingerprint && !self.has_other_rules {
+            bail!("the rules of the running gateway have changed meanwhile; try again");
+        }
+        Ok(())
     }
 
     /// Checks whether a gateway of this configuration can take the place of the running one, and has
@@ -158,7 +234,7 @@ impl Giver {
             differ(0, "interface", what.to_owned());
         }
         for interface in &config.interfaces {
-            let known = offer.interfaces.iter().find(|it| is_it(interface.link.as_ref(), it.index));
+            let known = offer.interfaces.iter().find(|it| is_same(interface, it));
             match known {
                 None => {
                     let all: Vec<_> = offer.interfaces.iter().map(|it| &*it.name).collect();
@@ -182,7 +258,7 @@ impl Giver {
         for missing in offer
             .interfaces
             .iter()
-            .filter(|it| !config.interfaces.iter().any(|own| is_it(own.link.as_ref(), it.index)))
+            .filter(|it| !config.interfaces.iter().any(|own| is_same(own, it)))
         {
             let what = format!(
                 "the running gateway has interface {}, which is missing here",
@@ -219,14 +295,19 @@ impl Giver {
         })
     }
 
-    /// The claims of the interfaces, in the order of the configuration.
+    /// The claims of the interfaces, in the order of the configuration. One that is missing here or there
+    /// is claimed when it comes.
     ///
     /// # Errors
-    /// An interface has gone.
+    /// A claim is missing, or is none of the interface.
     pub fn claims(&self, config: &Configuration) -> anyhow::Result<Vec<Claim>> {
         let claimed = config.interfaces.iter().map(|interface| {
-            let link = interface.link.as_ref().context("an interface has gone")?;
-            let at = self.offer.interfaces.iter().position(|it| it.index == link.index);
+            let at = self.offer.interfaces.iter().position(|it| is_same(interface, it));
+            let offered = at.and_then(|at| self.offer.interfaces.get(at));
+            let is_there = offered.is_some_and(|it| it.index != MISSING);
+            let Some(link) = interface.link.as_ref().filter(|_| is_there) else {
+                return Ok(Claim::of_none()?);
+            };
             let claim = at.and_then(|at| self.claims.get(at)).context("a claim is missing")?;
             Ok(Claim::take_over(claim.try_clone()?, link)?)
         });
@@ -252,9 +333,10 @@ impl Giver {
         mut self,
         gateway: &Gateway,
         config: &Configuration,
+        rules: &mut Option<RuleBook>,
         prepare: impl FnOnce() -> anyhow::Result<()>,
     ) -> anyhow::Result<Taken> {
-        let taken = self.take_all(gateway, config, prepare);
+        let taken = self.take_all(gateway, config, rules, prepare);
         if let Err(error) = &taken {
             // A process that is lost, or has said so itself, needs no word.
             let _ = self.session.channel.send(&Message::Stop(error.to_string()), &[]);
@@ -266,6 +348,7 @@ impl Giver {
         &mut self,
         gateway: &Gateway,
         config: &Configuration,
+        rules: &mut Option<RuleBook>,
         prepare: impl FnOnce() -> anyhow::Result<()>,
     ) -> anyhow::Result<Taken> {
         self.session.channel.send(&Message::Begin, &[])?;
@@ -279,6 +362,9 @@ impl Giver {
                 (Message::Mark(number), _) => {
                     intake.settle(gateway)?;
                     self.session.channel.send(&Message::Reached(number), &[])?;
+                }
+                (Message::Changed(fingerprint), _) => {
+                    self.follow_changes(gateway, rules, fingerprint)?;
                 }
                 (Message::Frozen(nanos, _), _) => {
                     let before = Duration::from_nanos(nanos);
@@ -294,19 +380,23 @@ impl Giver {
         intake.finish(gateway)?;
         prepare()?;
         let connections = gateway.connection_count()?;
-        match self.session.channel.send(&Message::Ready(connections), &[]) {
-            // It may have said why, which is heard below.
-            Ok(()) | Err(ChannelError::Lost) => {}
-            Err(error) => return Err(error.into()),
-        }
-        match self.session.channel.receive(PATIENCE, &NEVER) {
-            Ok((message, _))
-                if self.session.state.hear(&message) == Heard::Next(Taking::Running) => {}
-            Ok((Message::Stop(why), _)) => bail!("the running gateway does not hand over: {why}"),
-            Ok((message, _)) => {
-                bail!("the running gateway sends {:?}, which does not belong there", message.name())
+        let not_carried = self.not_carried.drain(..).chain(self.not_kept.drain(..));
+        let last = not_carried.map(Message::NotCarried).chain([Message::Ready(connections)]);
+        for message in last {
+            if let Message::NotCarried(what) = &message {
+                tracing::warn!("{what}");
             }
-            Err(ChannelError::Lost) if self.session.state.lose() == Lost::GoesOn => {
+            match self.session.channel.send(&message, &[]) {
+                // It may have said why, which is heard below.
+                Ok(()) | Err(ChannelError::Lost) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match self.session.hear() {
+            Ok(_) => {}
+            Err(HearError::Channel(ChannelError::Lost))
+                if self.session.state.lose() == Lost::GoesOn =>
+            {
                 tracing::warn!("the running gateway has ended, and all of its state is here");
             }
             Err(error) => return Err(error.into()),
@@ -321,11 +411,11 @@ impl Giver {
 
     /// The port here of each port of the other process, which has the same interfaces.
     fn ports(&self, config: &Configuration) -> Vec<PortId> {
-        let own = |index| {
+        let own = |offered| {
             let mut all = config.interfaces.iter().zip(0..);
-            all.find(|(own, _)| is_it(own.link.as_ref(), index)).map(|(_, port)| PortId(port))
+            all.find(|(own, _)| is_same(own, offered)).map(|(_, port)| PortId(port))
         };
-        self.offer.interfaces.iter().map(|it| own(it.index).unwrap_or_default()).collect()
+        self.offer.interfaces.iter().map(|it| own(it).unwrap_or_default()).collect()
     }
 
     /// A queue of the other process, with the port that it has here.
@@ -339,7 +429,7 @@ impl Giver {
         let offered = self.offer.interfaces.get(usize::from(port));
         let offered = offered.context("a queue belongs to no interface")?;
         let mut own = config.interfaces.iter().zip(0..);
-        let own = own.find(|(own, _)| is_it(own.link.as_ref(), offered.index));
+        let own = own.find(|(own, _)| is_same(own, offered));
         let (interface, port) = own.context("a queue belongs to no interface")?;
         let link = interface.link.as_ref().context("an interface has gone")?;
         let Position { sequence, offload, ring, is_latency } = position;
@@ -385,8 +475,13 @@ fn tell_of_other_lanes(config: &Configuration, queues: &[(PortId, Box<dyn RxQueu
     }
 }
 
-fn is_it(link: Option<&LinkState>, index: u32) -> bool {
-    link.is_some_and(|link| link.index == index)
+/// True if an interface of this configuration is one of the running gateway. One that is missing at
+/// either has only its name.
+fn is_same(own: &Interface, offered: &Offered) -> bool {
+    match &own.link {
+        Some(link) if offered.index != MISSING => link.index == offered.index,
+        _ => offered.name == own.own_name(),
+    }
 }
 
 /// Has the connection carry the messages of a hand-over.
