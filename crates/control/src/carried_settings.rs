@@ -20,7 +20,8 @@ const ZONES: &str = "zones";
 /// The beginning and the end of the names of policies.
 const POLICY: (&str, &str) = ("interface.", ".policy");
 
-/// The settings of a gateway that are others now than in the configuration with which it was started.
+/// The settings of a gateway that are others now than in the configuration with which it was started,
+/// without the trial of a ruleset.
 pub fn changed_settings(gateway: &Gateway) -> ChangedSettings {
     let interfaces = gateway.interfaces();
     let at_start = values(&gateway.settings_at_start(), &interfaces);
@@ -29,7 +30,7 @@ pub fn changed_settings(gateway: &Gateway) -> ChangedSettings {
         let now = now.remove(&name).filter(|now| *now != at_start)?;
         Some(ChangedSetting { name, at_start, now })
     });
-    ChangedSettings { schema: SCHEMA, settings: changed.collect() }
+    ChangedSettings { schema: SCHEMA, settings: changed.collect(), trial_s: None }
 }
 
 /// Has a gateway go on with the settings that were changed while another one ran. Those that it has
@@ -38,6 +39,11 @@ pub fn changed_settings(gateway: &Gateway) -> ChangedSettings {
 pub fn carry_settings(gateway: &Gateway, changed: &ChangedSettings) -> Vec<String> {
     let is_meant = |name: &str| changed.settings.iter().any(|setting| setting.name == name);
     let mut not_carried = Vec::new();
+    if let Some(left) = changed.trial_s {
+        not_carried.push(format!(
+            "the trial of the rules, which had {left} s left, does not go on, so nothing takes them back"
+        ));
+    }
     for ChangedSetting { name, at_start, .. } in changed_settings(gateway).settings {
         if !is_meant(&name)
             && let Err(why) = set(gateway, &name, &at_start)
@@ -55,6 +61,10 @@ pub fn carry_settings(gateway: &Gateway, changed: &ChangedSettings) -> Vec<Strin
                 Err(why) => not_carried.push(format!("{lost}: {why}")),
             },
             Some(own) if own == now => {}
+            Some(own) if own.is_object() => not_carried.push(format!(
+                "{name}: none of those set while the gateway ran goes on: the file has others than \
+                 before, which count"
+            )),
             Some(own) => not_carried.push(format!(
                 "{lost}: the file has changed from {} to {}, which counts",
                 shown(at_start),

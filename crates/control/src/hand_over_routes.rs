@@ -66,7 +66,8 @@ async fn upgrade(
     match answer.await {
         Ok(Ok(handed_over)) => Ok(Json(handed_over)),
         Ok(Err(why)) => {
-            let todo = "the gateway goes on as before; its log says more";
+            let todo =
+                "unless it was told to stop, the gateway goes on as before; its log says more";
             Err(Refused::conflict("hand-over", why, todo))
         }
         Err(_) => Err(Refused::conflict("hand-over", "the gateway stops", "start it anew")),

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
@@ -368,7 +368,14 @@ async fn set_tunable(
 }
 
 async fn changed(State(shared): State<Shared>) -> Answer<ChangedSettings> {
-    look(move || Ok(changed_settings(&shared.gateway))).await
+    look(move || {
+        let (_, left) = shared.rules.active(Instant::now());
+        Ok(ChangedSettings {
+            trial_s: left.map(|left| left.as_secs()),
+            ..changed_settings(&shared.gateway)
+        })
+    })
+    .await
 }
 
 async fn set_workers(State(shared): State<Shared>, body: BodyOf<SetWorkers>) -> Answer<Moves> {

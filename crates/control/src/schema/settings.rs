@@ -10,6 +10,9 @@ pub struct ChangedSettings {
     pub schema: u32,
     /// In the order of their names.
     pub settings: Vec<ChangedSetting>,
+    /// The time that is left to the trial of a ruleset, seconds, if there is one.
+    #[serde(default)]
+    pub trial_s: Option<u64>,
 }
 
 /// A setting that was changed.

@@ -88,8 +88,10 @@ fn each_setting_that_does_not_go_on_is_named_with_the_reason() {
         setting("tunables.nf_conntrack_udp_timeout_stream", json!(120), json!("long")),
         setting("tunables.of_another_release", json!(1), json!(2)),
         setting("zones", json!(SetZones::default()), zone("dmz0")),
+        setting("zones", zone("lan0"), zone("wan0")),
     ];
-    let lost = carry_settings(&running.gateway, &ChangedSettings { schema: SCHEMA, settings });
+    let changes = ChangedSettings { schema: SCHEMA, settings, trial_s: Some(7) };
+    let lost = carry_settings(&running.gateway, &changes);
     insta::assert_snapshot!(lost.join("\n"));
     assert_eq!(tunable(&running, "nf_conntrack_max"), max, "the file counts");
     assert_eq!(changed(&running).settings, []);

@@ -346,8 +346,8 @@ fn hold_until_stopped(wanted: &Wanted, skips_refused: bool) -> anyhow::Result<()
     // A request that can not be met ends here.
     wanted.place.session()?.plan(&request).map_err(usage)?;
     let (device, state) = (device.clone(), state.clone());
-    let (waits, then) = (false, None);
-    let asked = hold::Asked { device, state, request, skips_refused, waits, then };
+    let (waits, then, node) = (false, None, None);
+    let asked = hold::Asked { device, state, request, skips_refused, waits, then, node };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = StopSignals::new()?;

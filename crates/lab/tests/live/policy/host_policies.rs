@@ -6,7 +6,8 @@ use std::time::Duration;
 use lab::{Lab, Result, StatewaySpec};
 
 use crate::scenario::{
-    beside_others, bridge_spec, ready, soon, start, start_in, stateway, stop_cleanly,
+    beside_others, bridge_spec, gateway_and_children, kill as kill_process, ready, soon, start,
+    start_in, stateway, stop_cleanly,
 };
 
 /// The values of a policy `bulk`, and those without a policy.
@@ -120,5 +121,37 @@ fn an_upgrade_leaves_the_settings_of_the_host_as_they_are() {
         assert_eq!(watching.finish()?.stdout, "ready\nseen: 64000\n");
         kill(&lab, 1)?;
         become_soon(&lab, NONE)
+    });
+}
+
+/// Upgrades the gateway by a file with these interfaces.
+fn upgrade_to(lab: &Lab, spec: &StatewaySpec) -> Result<()> {
+    let config = spec.config(&["lan0", "wan0"]);
+    lab.gateway().write_file("stateway.toml", config.as_bytes())?;
+    // It is refused while the gateway finds out that an interface has gone.
+    soon("the upgrade", || Ok(stateway(lab).command(&["upgrade"]).run()?.code == Some(0)))
+}
+
+#[test]
+fn an_upgrade_ends_the_policies_that_its_file_lacks_and_waits_for_devices_that_are_missing() {
+    beside_others(|| {
+        let spec = with_policy("host_policy = \"bulk\"\n")?;
+        let lab = start(spec.clone())?;
+        become_soon(&lab, BULK)?;
+        lab.gateway().ip(&["link delete lan0"])?;
+        let waits = |lab: &Lab| -> Result<bool> {
+            let status = stateway(lab).command(&["status"]).check()?;
+            Ok(status.contains("lan0: lan0 is not here; the policy waits until it comes")
+                && status.contains("wan0: bulk is kept"))
+        };
+        soon("a missing device", || waits(&lab))?;
+        upgrade_to(&lab, &spec)?;
+        soon("the next keeper waits, too", || waits(&lab))?;
+        lab.gateway().ip(&["link add lan0 type veth peer name far0", "link set lan0 up"])?;
+        become_soon(&lab, BULK)?;
+        upgrade_to(&lab, &with_policy("")?)?;
+        become_soon(&lab, NONE)?;
+        kill_process(gateway_and_children(&lab)?.0);
+        Ok(())
     });
 }

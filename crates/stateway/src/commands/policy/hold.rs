@@ -35,6 +35,8 @@ pub struct Asked {
     pub waits: bool,
     /// The policy that applies at the end, if everything is not to go back.
     pub then: Option<Request>,
+    /// The number in sysfs of the device, if it is known: it may have another name by now.
+    pub node: Option<u64>,
 }
 
 /// The settings after an orderly end.
@@ -74,7 +76,7 @@ pub async fn hold(
     stop: impl Future<Output = Leave>,
 ) -> anyhow::Result<()> {
     let mut stop = pin!(stop);
-    let mut former = Vec::new();
+    let mut former: Vec<u64> = asked.node.into_iter().collect();
     loop {
         let began = Instant::now();
         let mut keeper = Keeper::start(asked, &former)?;
@@ -133,7 +135,7 @@ struct Keeper {
 
 impl Keeper {
     fn start(asked: &Asked, former: &[u64]) -> anyhow::Result<Self> {
-        let Asked { device, state, request, skips_refused, waits, then } = asked;
+        let Asked { device, state, request, skips_refused, waits, then, .. } = asked;
         let mut command = Command::new(THIS_PROGRAM);
         command.arg0("stateway").args(["policy", "keeper", device]);
         command.arg(serde_json::to_string(request)?).arg("--state").arg(state);

@@ -264,7 +264,8 @@ impl<'a> Keeper<'a> {
                 return self.lease(session);
             }
         }
-        let is_first = self.state.is_empty() && self.args.former.is_empty();
+        // The other holder may have waited for the device, too.
+        let is_first = self.state.is_empty() && self.args.former.is_empty() && !self.args.wait;
         match open_session(&self.args.device, &self.store) {
             Err(Error::Device(DeviceError::Missing { .. })) if !is_first => Ok(Found::Nothing),
             session => self.lease(session?),

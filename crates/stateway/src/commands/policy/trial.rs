@@ -103,6 +103,7 @@ impl Trial<'_> {
             skips_refused,
             waits: false,
             then: (former.policy != Policy::None).then_some(former),
+            node: None,
         };
         let (is_kept, mut after, mut end) = (Notify::new(), None, None);
         let hear = |heard: Heard<'_>| {

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use control::schema::HostPolicy;
 use host_settings::{Device, Keeper, Store};
+use netio::afpacket::Claim;
 use netpolicy::{Policy, Request};
 use tokio::runtime::Builder;
 use tokio::sync::watch;
@@ -38,22 +39,57 @@ pub enum End {
     HandedOver,
 }
 
+/// A device before this gateway has keepers.
+#[derive(Clone, Copy, Debug)]
+pub struct Before {
+    /// Its number in sysfs, if it is here.
+    node: Option<u64>,
+    /// It has a policy of the process that hands over, or of a keeper that died together with its
+    /// gateway.
+    is_kept: bool,
+}
+
+/// Looks at the devices. A process that takes over has to do so while the other one has its keepers.
+pub fn look(claims: &[Claim], state: &Path, takes_over: bool) -> Vec<Before> {
+    let store = Store::new(state);
+    let look = |claim: &Claim| {
+        // The gateway itself says what is wrong with a device that is not here.
+        let device = claim.link().ok().flatten().and_then(|link| Device::open(&link.name).ok());
+        let keeper = device.as_ref().map(|device| store.keeper(device.identity()));
+        let is_kept = match keeper {
+            Some(Ok(Keeper::Works)) => takes_over,
+            Some(Ok(Keeper::Died)) => true,
+            _ => false,
+        };
+        Before { node: device.map(|device| device.identity().node), is_kept }
+    };
+    claims.iter().map(look).collect()
+}
+
 impl HostPolicies {
-    /// Starts the keepers. Those of a process that takes over wait for the end of the others.
+    /// Starts the keepers of interfaces that were [looked at](look) in this order. Those of a process
+    /// that takes over wait for the end of the others. A device that has no policy any more has a
+    /// keeper, too, which puts back what was there first.
     ///
     /// # Errors
     /// There is no thread for them.
-    pub fn start(interfaces: &[Interface], state: &Path, takes_over: bool) -> io::Result<Self> {
+    pub fn start(
+        interfaces: &[Interface],
+        before: &[Before],
+        state: &Path,
+        takes_over: bool,
+    ) -> io::Result<Self> {
         let (end, ended) = watch::channel(None);
         let (states, mut asked) = (States::default(), Vec::new());
-        for interface in interfaces {
+        for (interface, Before { node, is_kept }) in interfaces.iter().zip(before) {
             let device = interface.own_name().to_owned();
-            if interface.host_policy == Policy::None && !is_to_end(&device, state, takes_over) {
+            if interface.host_policy == Policy::None && !is_kept {
                 continue;
             }
             let (request, state) = (Request::new(interface.host_policy), state.to_owned());
             let (skips_refused, waits, then) = (true, takes_over, None);
-            let one = Asked { device, state, request, skips_refused, waits, then };
+            let node = node.filter(|_| takes_over);
+            let one = Asked { device, state, request, skips_refused, waits, then, node };
             asked.push((one, interface.host_policy_on_stop));
         }
         let thread = (!asked.is_empty()).then(|| {
@@ -85,18 +121,6 @@ impl HostPolicies {
         thread
             .join()
             .unwrap_or_else(|_| Err(anyhow::anyhow!("the thread of the keepers has failed")))
-    }
-}
-
-/// True if a device without a policy had one: from the process before that hands over, or from a keeper
-/// that died together with its gateway. A keeper puts back what was there first.
-fn is_to_end(device: &str, state: &Path, takes_over: bool) -> bool {
-    // The gateway itself says what is wrong with a device that is not here.
-    let Ok(device) = Device::open(device) else { return false };
-    match Store::new(state).keeper(device.identity()) {
-        Ok(Keeper::Works) => takes_over,
-        Ok(Keeper::Died) => true,
-        _ => false,
     }
 }
 

@@ -117,6 +117,8 @@ struct Begun {
     gateway: Arc<Gateway>,
     /// Its part in a pair, if another process had it before.
     former: Option<Former>,
+    /// The devices, before this process has keepers of policies.
+    devices: Vec<host_policies::Before>,
     // Ends after the gateway.
     _guard: Guard,
 }
@@ -127,6 +129,7 @@ struct Prepared {
     guard: Guard,
     key: Option<PreSharedKey>,
     gateway: Arc<Gateway>,
+    devices: Vec<host_policies::Before>,
 }
 
 impl Begun {
@@ -153,7 +156,7 @@ impl Begun {
         if let (Err(error), Some(giver)) = (&prepared, &mut giver) {
             giver.refuse(error);
         }
-        let Prepared { mut socket, guard, key, gateway } = prepared?;
+        let Prepared { mut socket, guard, key, gateway, devices } = prepared?;
         if let Some(book) = &rules {
             tell_of(book);
         }
@@ -170,7 +173,8 @@ impl Begun {
         if let Some(taken) = taken {
             tell_of_taken(taken, &gateway)?;
         }
-        Ok(Self { config, rules, path, socket, signals, key, gateway, former, _guard: guard })
+        let _guard = guard;
+        Ok(Self { config, rules, path, socket, signals, key, gateway, former, devices, _guard })
     }
 
     /// Takes the interfaces and starts the workers. Those of a process that takes over receive nothing
@@ -190,6 +194,7 @@ impl Begun {
             }
             None => (ControlSocket::bind(path)?, claim_all(config)?),
         };
+        let devices = host_policies::look(&claims, &args.state, args.take_over);
         let guard = Guard::new(config.interfaces.iter().map(guarded).collect())?;
         let key = config.sync_key()?;
         let mut engine = config.engine(key.as_ref())?;
@@ -200,12 +205,23 @@ impl Begun {
         if let Some(giver) = giver {
             giver.carry_settings(&gateway)?;
         }
-        Ok(Prepared { socket, guard, key, gateway })
+        Ok(Prepared { socket, guard, key, gateway, devices })
     }
 
     /// Runs until a signal or a new process ends it.
     fn run(self, args: &Args) -> anyhow::Result<()> {
-        let Self { config, rules, path, socket, mut signals, key, gateway, former, _guard } = self;
+        let Self {
+            config,
+            rules,
+            path,
+            socket,
+            mut signals,
+            key,
+            gateway,
+            former,
+            devices,
+            _guard,
+        } = self;
         let sync = config.sync.as_ref();
         let sync = sync.map(|it| sync::start(&config, it, key, &gateway, former));
         let sync = match sync.transpose() {
@@ -223,7 +239,8 @@ impl Begun {
         // Nobody listens when the gateway ends.
         let successors = Arc::new(move |request| _ = asked.send(Event::Asked(request)));
         let (owner, of_server) = (gateway.clone(), peer.clone());
-        let host_policies = HostPolicies::start(&config.interfaces, &args.state, args.take_over)?;
+        let (interfaces, takes_over) = (&config.interfaces, args.take_over);
+        let host_policies = HostPolicies::start(interfaces, &devices, &args.state, takes_over)?;
         let told = host_policies.teller();
         let server = Server::start(socket, owner, of_server, rules, successors, log::lost, told)?;
         let supervisor = Supervisor::from_environment();

@@ -88,7 +88,8 @@ fn the_running_gateway_goes_on_if_the_new_one_ends_or_says_nonsense() {
 #[test]
 fn the_new_process_ends_or_goes_on_alone_if_the_running_gateway_dies() {
     beside_others(|| {
-        for kind in [OFFER, RECORDS, FROZEN, READY] {
+        // Behind the control socket, the new process asks for settings and elements.
+        for kind in [OFFER, CONTROL, RECORDS, FROZEN, READY] {
             let (mut lab, spec) = strict_router(2, "")?;
             let traffic = Traffic::start(&lab)?;
             let before = flows(stateway(&lab))?;

@@ -1,12 +1,14 @@
 //! Messages of a hand-over over a unix socket.
 
 use std::io::{self, ErrorKind};
+use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use netio::{receive_with_descriptors, send_with_descriptors};
+use socket2::SockRef;
 use sync::hand_over::{DecodeMessageError, HEAD_BYTES, Head, Message};
 
 /// Bytes that are received in one go.
@@ -84,6 +86,20 @@ impl Channel {
             }
         }
         Ok(())
+    }
+
+    /// True if the other process has closed its end, and has said nothing that was not received.
+    pub fn is_lost(&self) -> bool {
+        let look = || {
+            self.stream.set_nonblocking(true)?;
+            let found = SockRef::from(&self.stream).peek(&mut [MaybeUninit::uninit()]);
+            self.stream.set_nonblocking(false)?;
+            found
+        };
+        match look() {
+            Ok(bytes) => bytes == 0,
+            Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
+        }
     }
 
     /// Waits for the next message, and returns it with its descriptors.

@@ -154,7 +154,7 @@ impl Estate<'_> {
             match given {
                 Ok(given) => return Ok(End::HandedOver(given, started)),
                 Err(error) => {
-                    tracing::warn!("the gateway goes on, because it was not taken over: {error}");
+                    tracing::warn!("the gateway was not taken over: {error}");
                     if let Some(started) = started.take() {
                         started.has_failed(error.to_string());
                     }

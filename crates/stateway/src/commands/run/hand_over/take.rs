@@ -4,10 +4,12 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use control::schema::{ChangedSettings, KeptElements, NotKept};
+use control::schema::{KeptElements, NotKept};
 use control::{
     Client, ClientError, ControlSocket, HAND_OVER_PATH, HAND_OVER_PROTOCOL, RuleBook,
     carry_settings,
@@ -30,6 +32,8 @@ use crate::errors::UsageError;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The longest wait for the elements of its sets, of which it may have some millions.
 const TO_KEEP: Duration = Duration::from_secs(120);
+/// Time between two looks whether it lives while it owes an answer.
+const LOOK: Duration = Duration::from_millis(20);
 /// The longest head of its answer, bytes.
 const HEAD_MAX: usize = 16 << 10;
 
@@ -134,6 +138,27 @@ impl Giver {
         }
     }
 
+    /// The answer of the running gateway to a request. This process has its control socket, too, so a
+    /// client of a gateway that has died would wait there for nobody.
+    fn answer<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        ask: impl FnOnce(&Client) -> Result<T, ClientError> + Send + 'static,
+    ) -> anyhow::Result<Result<T, ClientError>> {
+        let client = Client::new(&self.path)?.with_patience(patience);
+        let (answer, answered) = mpsc::channel();
+        let thread = thread::Builder::new().name("asks".into());
+        // Nobody listens any more if the gateway has died.
+        thread.spawn(move || _ = answer.send(ask(&client)))?;
+        loop {
+            match answered.recv_timeout(LOOK) {
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Timeout) if !self.session.channel.is_lost() => {}
+                Err(_) => return Err(ChannelError::Lost.into()),
+            }
+        }
+    }
+
     /// Rules with the elements that the sets of the running gateway have got since they were loaded, but
     /// for those of sets that rules change: these come with the connections.
     ///
@@ -144,8 +169,9 @@ impl Giver {
         if !sets.iter().any(|set| set.name.is_some() && !set.dynamic) {
             return Ok(rules);
         }
-        let client = Client::new(&self.path)?.with_patience(TO_KEEP);
-        let kept: KeptElements = match client.put_bytes("/v1/rules/kept", rules.text()) {
+        let text = rules.text();
+        let ask = move |client: &Client| client.put_bytes("/v1/rules/kept", text);
+        let kept: KeptElements = match self.answer(TO_KEEP, ask)? {
             Ok(kept) => kept,
             // It may be of a release that does not know the request.
             Err(ClientError::Refused(refusal) | ClientError::BadRequest(refusal)) => {
@@ -170,8 +196,7 @@ impl Giver {
     /// # Errors
     /// The running gateway does not answer.
     pub fn carry_settings(&mut self, gateway: &Gateway) -> anyhow::Result<()> {
-        let changed: Result<ChangedSettings, _> =
-            Client::new(&self.path)?.get("/v1/settings/changed");
+        let changed = self.answer(PATIENCE, |client| client.get("/v1/settings/changed"))?;
         self.not_carried = match changed {
             Ok(changed) => carry_settings(gateway, &changed),
             // It may be of a release that does not know the request.
