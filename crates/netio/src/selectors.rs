@@ -126,7 +126,7 @@ impl Selector {
     }
 
     /// The first condition that a packet does not meet; `None` if it is one of the flows. It is what the
-    /// [program of the kernel](crate::AfPacketOptions::lanes) finds, for explanations.
+    /// [program of the kernel](crate::afpacket::AfPacketOptions::lanes) finds, for explanations.
     pub fn unmet(&self, packet: &Network) -> Option<Condition> {
         if self.protocol.is_some_and(|it| it != packet.protocol) {
             return Some(Condition::Protocol);
