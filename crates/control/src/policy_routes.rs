@@ -10,7 +10,7 @@ use ruleset::probe::Probe;
 
 use crate::SCHEMA;
 use crate::refusal::Refused;
-use crate::routes::{Answer, BodyOf, call, parsed_body, unresponsive};
+use crate::routes::{Answer, BodyOf, asked_packet, call, parsed_body, unresponsive};
 use crate::schema::{
     AskPolicy, DevicePolicy, Done, ExplainedPolicy, ExplainedSelector, Policies, PollingWorker,
 };
@@ -60,10 +60,7 @@ fn refusal(device: &str, error: SetPolicyError) -> Refused {
 
 async fn explain(State(shared): State<Shared>, body: BodyOf<AskPolicy>) -> Answer<ExplainedPolicy> {
     let AskPolicy { device, packet } = parsed_body(body)?;
-    let wrong = |error: ruleset::probe::ProbeError| {
-        Refused::bad_request("packet", error, "see `stateway rules explain --help`")
-    };
-    let probe = packet.as_deref().map(Probe::parse).transpose().map_err(wrong)?;
+    let probe = packet.as_deref().map(asked_packet).transpose()?;
     call(shared, move |gateway| {
         let served = gateway.device_service(&device).map_err(|error| refusal(&device, error))?;
         let workers = polling(gateway, &served)?;
@@ -85,17 +82,17 @@ async fn explain(State(shared): State<Shared>, body: BodyOf<AskPolicy>) -> Answe
 
 /// The selectors with what each says of a packet, and the service of that.
 fn judged(selectors: &Selectors, probe: Option<&Probe>) -> (Vec<ExplainedSelector>, Service) {
-    let mut decided = None;
+    let mut is_decided = false;
     let explained = selectors.iter().map(|selector| {
-        let says = probe.map(|probe| match (decided, selector.unmet(&probe.network)) {
-            (Some(_), _) => "not looked at",
-            (None, None) => {
-                decided = Some(selector.service());
+        let says = probe.map(|probe| match selector.unmet(&probe.network) {
+            _ if is_decided => "not looked at",
+            None => {
+                is_decided = true;
                 "decides"
             }
-            (None, Some(Condition::Protocol)) => "other protocol",
-            (None, Some(Condition::Prefix)) => "other addresses",
-            (None, Some(Condition::Ports)) => "other ports",
+            Some(Condition::Protocol) => "other protocol",
+            Some(Condition::Prefix) => "other addresses",
+            Some(Condition::Ports) => "other ports",
         });
         ExplainedSelector {
             service: selector.service().name().to_owned(),
@@ -103,8 +100,8 @@ fn judged(selectors: &Selectors, probe: Option<&Probe>) -> (Vec<ExplainedSelecto
             says: says.map(str::to_owned),
         }
     });
-    let explained = explained.collect();
-    (explained, decided.unwrap_or_default())
+    let service = probe.map(|probe| selectors.service_of(&probe.network));
+    (explained.collect(), service.unwrap_or_default())
 }
 
 /// The conditions of a selector, in the words of the configuration.

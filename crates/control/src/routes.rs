@@ -15,6 +15,7 @@ use conntrack::{Changes, Filter, LabelNames, Labels, UnknownLabel, format};
 use engine::{
     ChangeTunableError, ChangeZonesError, EventStream, Gateway, NumberedEvent, Reported, SteerError,
 };
+use ruleset::probe::Probe;
 use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -546,6 +547,13 @@ fn changes_of(shared: &Shared, body: &UpdateConnections) -> Result<Changes, Refu
 
 fn bad_filter(what: impl ToString) -> Refused {
     Refused::bad_request("query", what, "correct the filter")
+}
+
+/// The packet that a request asks about.
+pub(crate) fn asked_packet(words: &str) -> Result<Probe, Refused> {
+    let wrong =
+        |error| Refused::bad_request("packet", error, "see `stateway rules explain --help`");
+    Probe::parse(words).map_err(wrong)
 }
 
 pub(crate) fn unresponsive(error: impl std::fmt::Display) -> Refused {

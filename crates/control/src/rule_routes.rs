@@ -10,14 +10,15 @@ use axum::extract::State;
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use engine::{LoadRulesError, PrepareRulesError, Unresponsive};
-use ruleset::probe::Probe;
 use ruleset::{Options, listing};
 
 use crate::SCHEMA;
 use crate::gate::Gate;
 use crate::query::LoadQuery;
 use crate::refusal::Refused;
-use crate::routes::{Answer, BodyOf, QueryOf, look, parsed, parsed_body, unresponsive};
+use crate::routes::{
+    Answer, BodyOf, QueryOf, asked_packet, look, parsed, parsed_body, unresponsive,
+};
 use crate::rules::{KeptSets, RuleBook, TryError, change_elements, explain_now, live, with_kept};
 use crate::schema::{
     ActiveRules, AskRules, ChangeElements, Done, Explanation, KeptElements, LoadedRules,
@@ -262,10 +263,7 @@ async fn active(State(shared): State<Shared>) -> Answer<ActiveRules> {
 
 async fn explain(State(shared): State<Shared>, body: BodyOf<AskRules>) -> Answer<Explanation> {
     let AskRules { packet } = parsed_body(body)?;
-    let wrong = |error: ruleset::probe::ProbeError| {
-        Refused::bad_request("packet", error, "see `stateway rules explain --help`")
-    };
-    let probe = Probe::parse(&packet).map_err(wrong)?;
+    let probe = asked_packet(&packet)?;
     on_thread(shared.gate.clone(), move || {
         let (book, _) = shared.rules.active(Instant::now());
         let none = || {
